@@ -1,0 +1,5 @@
+from .errors import InputError as InputError
+
+__all__ = [
+    "InputError",
+]

@@ -1,0 +1,216 @@
+"""The GPT: one class for the course GPT and nanoGPT.
+
+Axes: batch, pos (tokens of a sequence), head, and the widths d_model, d_head, d_mlp, d_vocab.
+The residual stream is [batch, pos, d_model] from the embedding to the final LayerNorm.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from .config import GPTConfig
+from .errors import ModelError
+
+IGNORE_INDEX = -1
+"""A target with this id takes no part in the loss."""
+
+ACTIVATIONS = {
+    "gelu": F.gelu,
+    "gelu_new": lambda x: F.gelu(x, approximate="tanh"),
+    "relu": F.relu,
+}
+
+KeyValueCache = list[tuple[Float[Tensor, "batch head pos d_head"], ...]]
+"""For each layer its keys and values so far; an empty list before the first call."""
+
+
+class Attention(nn.Module):
+    """Causal multi-head self-attention with query, key and value in one projection."""
+
+    def __init__(self, config: GPTConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.qkv_proj = nn.Linear(config.d_model, 3 * config.d_model, bias=config.qkv_bias)
+        self.out_proj = nn.Linear(config.d_model, config.d_model, bias=config.bias)
+        self.out_dropout = nn.Dropout(config.dropout)
+
+    def forward(
+        self,
+        x: Float[Tensor, "batch pos d_model"],
+        past: tuple[Tensor, ...] = (),
+    ) -> tuple[Float[Tensor, "batch pos d_model"], tuple[Tensor, ...]]:
+        batch, n_pos, d_model = x.shape
+        heads = (batch, n_pos, 3, self.config.n_heads, self.config.d_head)
+        q, k, v = self.qkv_proj(x).view(heads).permute(2, 0, 3, 1, 4)
+        if past:
+            k, v = torch.cat([past[0], k], dim=2), torch.cat([past[1], v], dim=2)
+        n_past = k.shape[2] - n_pos
+        assert self.config.attn_scale is not None
+        z = F.scaled_dot_product_attention(
+            q,
+            k,
+            v,
+            attn_mask=_causal_mask(n_past, n_pos, x.device) if n_past and n_pos > 1 else None,
+            is_causal=not n_past,
+            scale=1 / self.config.attn_scale,
+            dropout_p=self.config.dropout if self.training else 0.0,
+        )
+        z = z.transpose(1, 2).reshape(batch, n_pos, d_model)
+        return self.out_dropout(self.out_proj(z)), (k, v)
+
+
+class MLP(nn.Module):
+    def __init__(self, config: GPTConfig) -> None:
+        super().__init__()
+        assert config.d_mlp
+        self.in_proj = nn.Linear(config.d_model, config.d_mlp, bias=config.bias)
+        self.act_fn = ACTIVATIONS[config.act_fn]
+        self.out_proj = nn.Linear(config.d_mlp, config.d_model, bias=config.bias)
+        self.out_dropout = nn.Dropout(config.dropout)
+
+    def forward(self, x: Float[Tensor, "batch pos d_model"]) -> Float[Tensor, "batch pos d_model"]:
+        return self.out_dropout(self.out_proj(self.act_fn(self.in_proj(x))))
+
+
+class Block(nn.Module):
+    """Two pre-norm sublayers: attention, then the MLP (none when attention-only)."""
+
+    def __init__(self, config: GPTConfig) -> None:
+        super().__init__()
+        self.ln1 = _layer_norm(config)
+        self.attn = Attention(config)
+        self.ln2, self.mlp = (
+            (None, None) if config.attn_only else (_layer_norm(config), MLP(config))
+        )
+
+    def forward(
+        self,
+        resid: Float[Tensor, "batch pos d_model"],
+        past: tuple[Tensor, ...] = (),
+    ) -> tuple[Float[Tensor, "batch pos d_model"], tuple[Tensor, ...]]:
+        attn_out, present = self.attn(self.ln1(resid), past)
+        resid = resid + attn_out
+        if self.mlp is not None and self.ln2 is not None:
+            resid = resid + self.mlp(self.ln2(resid))
+        return resid, present
+
+
+class GPT(nn.Module):
+    """A pre-norm GPT with learned positions.
+
+    `GPT(config)` draws its weights from torch's global random state, as `config.init_mode` says.
+    """
+
+    def __init__(self, config: GPTConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.embed = nn.Embedding(config.d_vocab, config.d_model)
+        self.pos_embed = nn.Embedding(config.n_ctx, config.d_model)
+        self.embed_dropout = nn.Dropout(config.dropout)
+        self.blocks = nn.ModuleList(Block(config) for _ in range(config.n_layers))
+        self.ln_final = _layer_norm(config)
+        self.unembed = nn.Linear(config.d_model, config.d_vocab, bias=config.unembed_bias)
+        if config.init_mode == "gpt2":
+            self._init_gpt2()
+        if config.tied_embeddings:
+            self.unembed.weight = self.embed.weight
+
+    def _init_gpt2(self) -> None:
+        for name, parameter in self.named_parameters():
+            if name.endswith("bias"):
+                nn.init.zeros_(parameter)
+            elif parameter.ndim == 2:
+                to_stream = name.endswith("out_proj.weight")
+                std = 0.02 / math.sqrt(2 * self.config.n_layers) if to_stream else 0.02
+                nn.init.normal_(parameter, std=std)
+
+    def forward(
+        self,
+        ids: Int[Tensor, "batch pos"],
+        cache: KeyValueCache | None = None,
+    ) -> Float[Tensor, "batch pos d_vocab"]:
+        """Logits at every position.
+
+        Args:
+            ids: token ids; with a cache, those that follow what it holds.
+            cache: keys and values of the tokens before `ids`, extended in place.
+
+        Raises:
+            ModelError: when the sequence is longer than n_ctx. Positions are learned, so a
+                longer context needs a model trained for it.
+        """
+        n_past = cache[0][0].shape[2] if cache else 0
+        n_pos = n_past + ids.shape[1]
+        if n_pos > self.config.n_ctx:
+            raise ModelError(
+                f"the sequence has {n_pos} tokens and the model's context is "
+                f"n_ctx={self.config.n_ctx}: shorten it, or train a model with a longer context."
+            )
+        positions = torch.arange(n_past, n_pos, device=ids.device)
+        resid = self.embed_dropout(self.embed(ids) + self.pos_embed(positions))
+        presents: KeyValueCache = []
+        for layer, block in enumerate(self.blocks):
+            resid, present = block(resid, cache[layer] if cache else ())
+            presents.append(present)
+        if cache is not None:
+            cache[:] = presents
+        return self.unembed(self.ln_final(resid))
+
+    @property
+    def device(self) -> torch.device:
+        return self.embed.weight.device
+
+
+def next_token_loss(
+    logits: Float[Tensor, "batch pos d_vocab"], targets: Int[Tensor, "batch pos"]
+) -> Float[Tensor, ""]:
+    """Mean cross-entropy in nats over the targets that are not `IGNORE_INDEX`.
+
+    `targets[b, p]` is the id that follows position p, so a text's targets are its ids moved by
+    one.
+    """
+    return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORE_INDEX)
+
+
+def parameter_groups(config: GPTConfig) -> dict[str, int]:
+    """How many parameters each part holds, without allocating any.
+
+    A tied unembedding counts once, with the embeddings. The sum is every parameter, positions
+    included (GPT-2's 124M does so too; nanoGPT reports its sizes without the positions).
+    """
+    with torch.device("meta"):
+        gpt = GPT(config)
+    groups = {
+        "embeddings": [gpt.embed, gpt.pos_embed],
+        "attention": [block.get_submodule("attn") for block in gpt.blocks],
+        "MLPs": [] if config.attn_only else [block.get_submodule("mlp") for block in gpt.blocks],
+        "block LayerNorms": [
+            block.get_submodule(name)
+            for block in gpt.blocks
+            for name in (("ln1",) if config.attn_only else ("ln1", "ln2"))
+        ],
+        "final LayerNorm and unembedding": [gpt.ln_final, gpt.unembed],
+    }
+    seen: set[int] = set()
+    return {
+        name: sum(_count_new(module, seen) for module in parts) for name, parts in groups.items()
+    }
+
+
+def _count_new(module: nn.Module, seen: set[int]) -> int:
+    new = [p for p in module.parameters() if id(p) not in seen]
+    seen.update(map(id, new))
+    return sum(p.numel() for p in new)
+
+
+def _layer_norm(config: GPTConfig) -> nn.LayerNorm:
+    return nn.LayerNorm(config.d_model, eps=config.eps, bias=config.bias)
+
+
+def _causal_mask(n_past: int, n_new: int, device: torch.device) -> Tensor:
+    return torch.ones(n_new, n_past + n_new, dtype=torch.bool, device=device).tril(n_past)
