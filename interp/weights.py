@@ -1,0 +1,158 @@
+"""A HookedTransformer's weights, laid out for plain matrix products.
+
+Only W_Q, W_K and W_V need re-laying (TransformerLens keeps them by head); the rest are views of
+the model's own parameters. They are laid anew for each trace, which costs less than one layer of
+one forward pass, so a changed weight can never give a stale number and nothing is shared between
+threads.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from transformer_lens import HookedTransformer, HookedTransformerConfig
+
+ACTIVATIONS: dict[str | None, Callable[[Tensor], Tensor]] = {
+    "relu": F.relu,
+    "gelu": F.gelu,
+    "gelu_new": partial(F.gelu, approximate="tanh"),
+    "gelu_pytorch_tanh": partial(F.gelu, approximate="tanh"),
+    "silu": F.silu,
+}
+
+# What a config must say for `forward` to be the whole truth about the model.
+_PLAIN: dict[str, tuple[Any, ...]] = {
+    "positional_embedding_type": ("standard",),
+    "normalization_type": ("LN", "LNPre", None),
+    "attention_dir": ("causal",),
+    "dtype": (torch.float32, torch.float64),
+    "attn_scores_soft_cap": (-1.0, 0.0, None),
+    "output_logits_soft_cap": (-1.0, 0.0, None),
+    "n_devices": (1,),
+    "clip_qkv": (None,),
+    "n_key_value_heads": (None,),
+    "num_experts": (None,),
+    "original_architecture": (None, "GPT2LMHeadModel", "nanogpt", "mingpt"),
+    **dict.fromkeys(
+        (
+            "final_rms",
+            "gated_mlp",
+            "load_in_4bit",
+            "parallel_attn_mlp",
+            "post_embedding_ln",
+            "use_attention_sinks",
+            "use_hook_tokens",
+            "use_local_attn",
+            "use_logn_attn",
+            "use_normalization_before_and_after",
+            "use_qk_norm",
+        ),
+        (False,),
+    ),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class LayerNorm:
+    """Gain and shift of one LayerNorm, None where they are folded into what reads it."""
+
+    gain: Float[Tensor, " d_model"] | None
+    shift: Float[Tensor, " d_model"] | None
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """One block. `heads` is n_heads times d_head, head by head."""
+
+    ln1: LayerNorm | None
+    W_QKV: Float[Tensor, "d_model three_heads"]
+    b_QKV: Float[Tensor, " three_heads"]
+    attn_scale: float
+    W_O: Float[Tensor, "heads d_model"]
+    b_O: Float[Tensor, " d_model"]
+    ln2: LayerNorm | None
+    W_in: Float[Tensor, "d_model d_mlp"] | None
+    b_in: Float[Tensor, " d_mlp"] | None
+    W_out: Float[Tensor, "d_mlp d_model"] | None
+    b_out: Float[Tensor, " d_model"] | None
+
+
+@dataclass(frozen=True, eq=False)
+class Weights:
+    """Everything `forward` needs to know of a model."""
+
+    cfg: HookedTransformerConfig
+    act_fn: Callable[[Tensor], Tensor] | None
+    W_E: Float[Tensor, "d_vocab d_model"]
+    W_pos: Float[Tensor, "n_ctx d_model"]
+    blocks: tuple[Block, ...]
+    ln_final: LayerNorm | None
+    W_U: Float[Tensor, "d_model d_vocab_out"]
+    b_U: Float[Tensor, " d_vocab_out"]
+
+
+def obstacles(cfg: HookedTransformerConfig) -> list[str]:
+    """What in this config `forward` cannot express, as "field=value"; empty when nothing is."""
+    found = [
+        f"{field}={getattr(cfg, field)!r}"
+        for field, allowed in _PLAIN.items()
+        if getattr(cfg, field, allowed[0]) not in allowed
+    ]
+    if not cfg.attn_only and cfg.act_fn not in ACTIVATIONS:
+        found.append(f"act_fn={cfg.act_fn!r}")
+    return found
+
+
+def lay_out(model: HookedTransformer) -> Weights:
+    """The weights of a model without `obstacles`, detached from autograd.
+
+    Cost: copies W_Q, W_K and W_V, 3 d_model n_heads d_head numbers a layer (85 MB in float32 for
+    GPT-2 small).
+    """
+    cfg = model.cfg
+
+    def norm(module: Any) -> LayerNorm | None:
+        if cfg.normalization_type is None:
+            return None
+        if cfg.normalization_type == "LNPre":
+            return LayerNorm(None, None)
+        return LayerNorm(module.w.detach(), module.b.detach())
+
+    def block(module: Any) -> Block:
+        attn = module.attn
+        by_head = (attn.W_Q, attn.W_K, attn.W_V)
+        mlp = None if cfg.attn_only else module.mlp
+        return Block(
+            ln1=norm(module.ln1),
+            W_QKV=torch.cat([W.detach().transpose(0, 1).flatten(1) for W in by_head], dim=1),
+            b_QKV=torch.cat([b.detach().flatten() for b in (attn.b_Q, attn.b_K, attn.b_V)]),
+            attn_scale=float(attn.attn_scale),
+            W_O=attn.W_O.detach().flatten(0, 1),
+            b_O=attn.b_O.detach(),
+            ln2=None if mlp is None else norm(module.ln2),
+            W_in=None if mlp is None else mlp.W_in.detach(),
+            b_in=None if mlp is None else mlp.b_in.detach(),
+            W_out=None if mlp is None else mlp.W_out.detach(),
+            b_out=None if mlp is None else mlp.b_out.detach(),
+        )
+
+    return Weights(
+        cfg=cfg,
+        act_fn=None if cfg.attn_only else ACTIVATIONS[cfg.act_fn],
+        W_E=model.embed.W_E.detach(),
+        W_pos=model.pos_embed.W_pos.detach(),
+        blocks=tuple(block(module) for module in model.blocks),
+        ln_final=norm(getattr(model, "ln_final", None)),
+        W_U=model.unembed.W_U.detach(),
+        b_U=model.unembed.b_U.detach(),
+    )
