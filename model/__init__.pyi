@@ -1,17 +1,39 @@
+from .checkpoint import Run as Run
+from .checkpoint import load_gpt as load_gpt
+from .checkpoint import save_weights as save_weights
 from .config import PRESETS as PRESETS
 from .config import GPTConfig as GPTConfig
 from .config import preset as preset
+from .equivalence import Proof as Proof
+from .equivalence import proof_ids as proof_ids
+from .equivalence import prove as prove
 from .errors import ModelError as ModelError
 from .generation import generate as generate
+from .generation import generate_text as generate_text
 from .gpt import GPT as GPT
 from .gpt import next_token_loss as next_token_loss
+from .hooked import load as load
+from .hooked import to_hooked as to_hooked
+from .tokenizer import character_tokenizer as character_tokenizer
+from .tokenizer import load_tokenizer as load_tokenizer
 
 __all__ = [
     "GPT",
     "PRESETS",
     "GPTConfig",
     "ModelError",
+    "Proof",
+    "Run",
+    "character_tokenizer",
     "generate",
+    "generate_text",
+    "load",
+    "load_gpt",
+    "load_tokenizer",
     "next_token_loss",
     "preset",
+    "proof_ids",
+    "prove",
+    "save_weights",
+    "to_hooked",
 ]

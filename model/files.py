@@ -54,6 +54,23 @@ def write_json(path: str | Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
+def read_text(path: str | Path) -> str:
+    """A UTF-8 text exactly as it stands, line ends included.
+
+    Raises:
+        ModelError: when the file is missing or is not UTF-8.
+    """
+    path = Path(path)
+    try:
+        return path.read_bytes().decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ModelError(
+            f"{path} is not UTF-8 (byte {error.start}): save it as UTF-8 text."
+        ) from None
+    except OSError as error:
+        raise ModelError(f"{path} cannot be read ({error.strerror or error}).") from None
+
+
 def read_json(path: str | Path) -> dict[str, Any]:
     """The object in a JSON file.
 

@@ -2,12 +2,63 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from .errors import ModelError
 from .gpt import GPT, KeyValueCache
+from .tokenizer import decode, encode, vocabulary
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+
+def generate_text(
+    gpt: GPT,
+    tokenizer: PreTrainedTokenizerFast,
+    prompt: str,
+    n_new: int,
+    *,
+    n_samples: int = 1,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    seed: int | None = None,
+) -> list[str]:
+    """`n_samples` continuations of a prompt, the prompt included; settings as in `generate`.
+
+    Raises:
+        ModelError: when the prompt is empty, longer than n_ctx, or holds a character outside the
+            vocabulary.
+    """
+    ids = prompt_ids(gpt, tokenizer, prompt).expand(n_samples, -1)
+    sampled = generate(
+        gpt,
+        ids.to(gpt.device),
+        n_new,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        seed=seed,
+        n_known=len(vocabulary(tokenizer)),
+    )
+    return [decode(tokenizer, row) for row in sampled]
+
+
+def prompt_ids(gpt: GPT, tokenizer: PreTrainedTokenizerFast, prompt: str) -> Int[Tensor, "1 pos"]:
+    """The ids of a prompt that fits the context; errors as in `generate_text`."""
+    if not prompt:
+        raise ModelError("the prompt is empty: give at least one token to continue.")
+    ids = encode(tokenizer, prompt)
+    if len(ids) > gpt.config.n_ctx:
+        raise ModelError(
+            f"the prompt has {len(ids)} tokens and the model's context is "
+            f"n_ctx={gpt.config.n_ctx}: shorten it by {len(ids) - gpt.config.n_ctx}."
+        )
+    return ids[None]
 
 
 @torch.inference_mode()
@@ -20,6 +71,7 @@ def generate(
     top_k: int | None = None,
     top_p: float | None = None,
     seed: int | None = None,
+    n_known: int | None = None,
     use_cache: bool = True,
 ) -> Int[Tensor, "batch longer"]:
     """Each row of `ids` with `n_new` sampled tokens appended.
@@ -33,6 +85,7 @@ def generate(
         top_k: sample among the k most likely tokens only.
         top_p: sample among the fewest tokens whose probability sums to at least p.
         seed: makes the sample repeatable; torch's global random state is left alone.
+        n_known: sample only ids below it, when the embedding is padded beyond the vocabulary.
         use_cache: False recomputes every position at every step; the result is the same.
 
     Raises:
@@ -59,7 +112,7 @@ def generate(
             else:
                 logits = gpt(ids[:, -n_ctx:])
             chosen = sample(
-                logits[:, -1],
+                logits[:, -1, :n_known],
                 temperature=temperature,
                 top_k=top_k,
                 top_p=top_p,

@@ -162,6 +162,11 @@ class GPT(nn.Module):
         return self.unembed(self.ln_final(resid))
 
     @property
+    def layers(self) -> list[Block]:
+        """The blocks, as what they are."""
+        return [block for block in self.blocks if isinstance(block, Block)]
+
+    @property
     def device(self) -> torch.device:
         return self.embed.weight.device
 
@@ -185,20 +190,17 @@ def parameter_groups(config: GPTConfig) -> dict[str, int]:
     """
     with torch.device("meta"):
         gpt = GPT(config)
-    groups = {
+    groups: dict[str, list[nn.Module | None]] = {
         "embeddings": [gpt.embed, gpt.pos_embed],
-        "attention": [block.get_submodule("attn") for block in gpt.blocks],
-        "MLPs": [] if config.attn_only else [block.get_submodule("mlp") for block in gpt.blocks],
-        "block LayerNorms": [
-            block.get_submodule(name)
-            for block in gpt.blocks
-            for name in (("ln1",) if config.attn_only else ("ln1", "ln2"))
-        ],
+        "attention": [block.attn for block in gpt.layers],
+        "MLPs": [block.mlp for block in gpt.layers],
+        "block LayerNorms": [ln for block in gpt.layers for ln in (block.ln1, block.ln2)],
         "final LayerNorm and unembedding": [gpt.ln_final, gpt.unembed],
     }
     seen: set[int] = set()
     return {
-        name: sum(_count_new(module, seen) for module in parts) for name, parts in groups.items()
+        name: sum(_count_new(module, seen) for module in parts if module is not None)
+        for name, parts in groups.items()
     }
 
 

@@ -89,7 +89,7 @@ def tokenizer_json(tokenizer: PreTrainedTokenizerFast) -> str:
 def vocabulary(tokenizer: PreTrainedTokenizerFast) -> list[str]:
     """The string that each id stands for, in the order of ids, without the pad token."""
     size = _vocabulary_size(tokenizer)
-    return [tokenizer.decode([i], clean_up_tokenization_spaces=False) for i in range(size)]
+    return [decode(tokenizer, [i]) for i in range(size)]
 
 
 def encode(tokenizer: PreTrainedTokenizerFast, text: str) -> Int[Tensor, " pos"]:
@@ -115,7 +115,14 @@ def encode(tokenizer: PreTrainedTokenizerFast, text: str) -> Int[Tensor, " pos"]
 
 
 def decode(tokenizer: PreTrainedTokenizerFast, ids: Sequence[int] | Int[Tensor, " pos"]) -> str:
-    return tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+    """The text of `ids`, exactly."""
+    text = tokenizer.decode(
+        torch.as_tensor(ids).tolist(),
+        skip_special_tokens=False,
+        clean_up_tokenization_spaces=False,
+    )
+    assert isinstance(text, str)
+    return text
 
 
 def is_character_tokenizer(tokenizer: PreTrainedTokenizerFast) -> bool:

@@ -1,0 +1,1 @@
+"""One module for each command of `orrery`: its first docstring line is its help."""

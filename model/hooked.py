@@ -1,0 +1,168 @@
+"""GPT -> HookedTransformer. The only file of `model` that imports transformer_lens at its head."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from transformer_lens import HookedTransformer, HookedTransformerConfig
+
+from .checkpoint import Run, Weights, read_weights, tensors_sha256
+from .config import GPTConfig
+from .gpt import GPT, Block
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+
+def load(
+    path: str | Path, step: int | None = None, *, dtype: torch.dtype = torch.float32
+) -> HookedTransformer:
+    """The HookedTransformer of a run directory at a step, or of one weights file.
+
+    `cfg.model_name` is the run's name, `cfg.checkpoint_value` the step, and
+    `model.checkpoint_hash` the hash of its weights.
+
+    Raises:
+        ModelError: when there is no run, step or readable weights file.
+    """
+    path = Path(path)
+    if path.is_file():
+        return _load(read_weights(path), None, path.stem, dtype)
+    run = Run.open(path)
+    return _load(run.weights(step), run.tokenizer(), run.name, dtype)
+
+
+def _load(
+    weights: Weights, tokenizer: PreTrainedTokenizerFast | None, name: str, dtype: torch.dtype
+) -> HookedTransformer:
+    model = to_hooked(weights.to_gpt(dtype), tokenizer, name=name)
+    model.cfg.checkpoint_label_type = "step"
+    model.cfg.checkpoint_value = weights.step
+    model.checkpoint_hash = weights.sha256  # type: ignore[assignment]
+    return model
+
+
+def to_hooked(
+    gpt: GPT, tokenizer: PreTrainedTokenizerFast | None = None, *, name: str = "custom"
+) -> HookedTransformer:
+    """A GPT as a HookedTransformer: the same function, in the same precision, on its device.
+
+    The weights are copied, and nothing is folded or centred, so every hook holds what the GPT
+    computes there. Its parameters ask for no gradient. The tokenizer is copied too, because
+    TransformerLens changes the one it is given.
+
+    Cost: two copies of the weights while it runs, one after.
+    """
+    weight = gpt.embed.weight
+    model = _empty(hooked_config(gpt.config, weight.dtype, weight.device, name), tokenizer)
+    state = hooked_state_dict(gpt)
+    # the causal mask and its fill value are buffers that TransformerLens makes itself
+    state |= {k: v for k, v in model.state_dict().items() if k.endswith((".mask", ".IGNORE"))}
+    model.load_state_dict(state, strict=True)
+    model.checkpoint_hash = tensors_sha256(gpt.state_dict())  # type: ignore[assignment]
+    return model.eval().requires_grad_(False)
+
+
+def _empty(
+    config: HookedTransformerConfig, tokenizer: PreTrainedTokenizerFast | None
+) -> HookedTransformer:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="HookedTransformer is deprecated")
+        model = HookedTransformer(config, tokenizer=copy.deepcopy(tokenizer), move_to_device=True)
+    if model.tokenizer is not None:
+        # TransformerLens names end and begin tokens that this vocabulary does not have
+        model.tokenizer.eos_token = model.tokenizer.bos_token = model.tokenizer.pad_token
+    return model
+
+
+def hooked_config(
+    config: GPTConfig, dtype: torch.dtype, device: torch.device, name: str = "custom"
+) -> HookedTransformerConfig:
+    """Every setting that the function depends on, none left to TransformerLens' defaults."""
+    return HookedTransformerConfig(
+        model_name=name,
+        n_layers=config.n_layers,
+        n_heads=config.n_heads,
+        d_model=config.d_model,
+        d_head=config.d_head,
+        d_mlp=config.d_mlp or None,
+        d_vocab=config.d_vocab,
+        d_vocab_out=config.d_vocab,
+        n_ctx=config.n_ctx,
+        act_fn=config.act_fn,
+        attn_only=config.attn_only,
+        eps=config.eps,
+        use_attn_scale=True,
+        attn_scale=config.attn_scale,  # type: ignore[arg-type]
+        normalization_type="LN",
+        positional_embedding_type="standard",
+        attention_dir="causal",
+        default_prepend_bos=False,
+        init_weights=False,
+        dtype=dtype,
+        device=str(device),
+    )
+
+
+def hooked_state_dict(gpt: GPT) -> dict[str, Tensor]:
+    """A GPT's weights under TransformerLens' names and shapes, as new tensors.
+
+    Every bias that the GPT does not have is there as zeros.
+    """
+    config = gpt.config
+    state = {
+        "embed.W_E": gpt.embed.weight,
+        "pos_embed.W_pos": gpt.pos_embed.weight,
+        "ln_final.w": gpt.ln_final.weight,
+        "ln_final.b": _bias(gpt.ln_final),
+        "unembed.W_U": gpt.unembed.weight.T,
+        "unembed.b_U": _bias(gpt.unembed),
+    }
+    for layer, block in enumerate(gpt.layers):
+        parts = _attention(block, config) | _layer_norm("ln1", block.ln1)
+        if block.ln2 is not None and block.mlp is not None:
+            parts |= _layer_norm("ln2", block.ln2)
+            parts |= {
+                "mlp.W_in": block.mlp.in_proj.weight.T,
+                "mlp.b_in": _bias(block.mlp.in_proj),
+                "mlp.W_out": block.mlp.out_proj.weight.T,
+                "mlp.b_out": _bias(block.mlp.out_proj),
+            }
+        state |= {f"blocks.{layer}.{name}": tensor for name, tensor in parts.items()}
+    return {name: tensor.detach().clone().contiguous() for name, tensor in state.items()}
+
+
+def split_heads(
+    weight: Float[Tensor, "head_times_d_head d_model"], n_heads: int
+) -> Float[Tensor, "head d_head d_model"]:
+    """The rows of a projection by head."""
+    return weight.reshape(n_heads, -1, weight.shape[1])
+
+
+def _attention(block: Block, config: GPTConfig) -> dict[str, Tensor]:
+    qkv_proj, out_proj = block.attn.qkv_proj, block.attn.out_proj
+    parts = {
+        "attn.W_O": split_heads(out_proj.weight.T, config.n_heads),
+        "attn.b_O": _bias(out_proj),
+    }
+    for letter, weight, bias in zip(
+        "QKV", qkv_proj.weight.chunk(3), _bias(qkv_proj).chunk(3), strict=True
+    ):
+        parts[f"attn.W_{letter}"] = split_heads(weight, config.n_heads).transpose(1, 2)
+        parts[f"attn.b_{letter}"] = bias.view(config.n_heads, config.d_head)
+    return parts
+
+
+def _layer_norm(name: str, ln: torch.nn.LayerNorm) -> dict[str, Tensor]:
+    return {f"{name}.w": ln.weight, f"{name}.b": _bias(ln)}
+
+
+def _bias(module: torch.nn.Linear | torch.nn.LayerNorm) -> Tensor:
+    """Its bias, or zeros in its place."""
+    return module.weight.new_zeros(len(module.weight)) if module.bias is None else module.bias
