@@ -19,7 +19,7 @@ from torch import Tensor
 from interp.errors import InputError
 from interp.forward import forward
 from interp.inputs import Input, to_ids
-from interp.sites import Site, sites_of
+from interp.sites import SITE_KINDS, Site, sites_of
 from interp.weights import Weights, lay_out
 
 if TYPE_CHECKING:
@@ -47,9 +47,9 @@ class Trace:
     weights: Weights
 
     def __getitem__(self, site: Site | str | tuple[str, int]) -> Tensor:
-        address = (
-            site if isinstance(site, Site) else Site(*((site,) if isinstance(site, str) else site))
-        )
+        if isinstance(site, str):
+            site = Site(site)
+        address = site if isinstance(site, Site) else Site(*site)
         if address.whole not in self.values:
             address.check(self.model.cfg, self.ids.shape[1])
             raise InputError(
@@ -75,8 +75,6 @@ class Trace:
 
 def part(value: Tensor, site: Site) -> Tensor:
     """The part of a whole site's tensor that a Site with indices addresses."""
-    from interp.sites import SITE_KINDS
-
     index: list[int | slice] = [slice(None)]
     for axis in SITE_KINDS[site.kind].axes:
         at = site.pos if axis == "query_pos" else getattr(site, axis)

@@ -103,10 +103,10 @@ def forward(
         pattern = tap(Site("pattern", layer), scores.softmax(dim=-1))
         z = tap(Site("z", layer), mix_values(pattern, v))
         x = x + tap(Site("attn_out", layer), z.flatten(-2) @ block.W_O + block.b_O)
-        if block.W_in is not None and weights.act_fn is not None:
+        if (mlp := block.mlp) is not None:
             x = tap(Site("resid_mid", layer), x)
-            pre = read("ln2", layer, x, block.ln2) @ block.W_in + block.b_in
-            post = tap(Site("mlp_post", layer), weights.act_fn(tap(Site("mlp_pre", layer), pre)))
-            x = x + tap(Site("mlp_out", layer), post @ block.W_out + block.b_out)
+            pre = read("ln2", layer, x, block.ln2) @ mlp.W_in + mlp.b_in
+            post = tap(Site("mlp_post", layer), mlp.act_fn(tap(Site("mlp_pre", layer), pre)))
+            x = x + tap(Site("mlp_out", layer), post @ mlp.W_out + mlp.b_out)
         x = tap(Site("resid_post", layer), x)
     return read("ln_final", None, x, weights.ln_final)

@@ -71,6 +71,17 @@ class LayerNorm:
 
 
 @dataclass(frozen=True, eq=False)
+class MLP:
+    """One MLP with its activation function."""
+
+    W_in: Float[Tensor, "d_model d_mlp"]
+    b_in: Float[Tensor, " d_mlp"]
+    act_fn: Callable[[Tensor], Tensor]
+    W_out: Float[Tensor, "d_mlp d_model"]
+    b_out: Float[Tensor, " d_model"]
+
+
+@dataclass(frozen=True, eq=False)
 class Block:
     """One block. `heads` is n_heads times d_head, head by head."""
 
@@ -81,10 +92,7 @@ class Block:
     W_O: Float[Tensor, "heads d_model"]
     b_O: Float[Tensor, " d_model"]
     ln2: LayerNorm | None
-    W_in: Float[Tensor, "d_model d_mlp"] | None
-    b_in: Float[Tensor, " d_mlp"] | None
-    W_out: Float[Tensor, "d_mlp d_model"] | None
-    b_out: Float[Tensor, " d_model"] | None
+    mlp: MLP | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,7 +100,6 @@ class Weights:
     """Everything `forward` needs to know of a model."""
 
     cfg: HookedTransformerConfig
-    act_fn: Callable[[Tensor], Tensor] | None
     W_E: Float[Tensor, "d_vocab d_model"]
     W_pos: Float[Tensor, "n_ctx d_model"]
     blocks: tuple[Block, ...]
@@ -128,10 +135,15 @@ def lay_out(model: HookedTransformer) -> Weights:
             return LayerNorm(None, None)
         return LayerNorm(module.w.detach(), module.b.detach())
 
+    def mlp(module: Any) -> MLP:
+        W_in, b_in, W_out, b_out = (
+            p.detach() for p in (module.W_in, module.b_in, module.W_out, module.b_out)
+        )
+        return MLP(W_in, b_in, ACTIVATIONS[cfg.act_fn], W_out, b_out)
+
     def block(module: Any) -> Block:
         attn = module.attn
         by_head = (attn.W_Q, attn.W_K, attn.W_V)
-        mlp = None if cfg.attn_only else module.mlp
         return Block(
             ln1=norm(module.ln1),
             W_QKV=torch.cat([W.detach().transpose(0, 1).flatten(1) for W in by_head], dim=1),
@@ -139,16 +151,12 @@ def lay_out(model: HookedTransformer) -> Weights:
             attn_scale=float(attn.attn_scale),
             W_O=attn.W_O.detach().flatten(0, 1),
             b_O=attn.b_O.detach(),
-            ln2=None if mlp is None else norm(module.ln2),
-            W_in=None if mlp is None else mlp.W_in.detach(),
-            b_in=None if mlp is None else mlp.b_in.detach(),
-            W_out=None if mlp is None else mlp.W_out.detach(),
-            b_out=None if mlp is None else mlp.b_out.detach(),
+            ln2=None if cfg.attn_only else norm(module.ln2),
+            mlp=None if cfg.attn_only else mlp(module.mlp),
         )
 
     return Weights(
         cfg=cfg,
-        act_fn=None if cfg.attn_only else ACTIVATIONS[cfg.act_fn],
         W_E=model.embed.W_E.detach(),
         W_pos=model.pos_embed.W_pos.detach(),
         blocks=tuple(block(module) for module in model.blocks),

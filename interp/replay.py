@@ -1,0 +1,184 @@
+"""Edited runs of a traced prompt, as many as you like, each exact."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from interp.engine import Trace
+from interp.errors import InputError
+from interp.sites import SITE_KINDS, Site
+from interp.wavefront import Edit, Wavefront, moment
+
+# Called with the rows done and the rows in all; may raise, which stops the sweep.
+Progress: TypeAlias = Callable[[int, int], None]
+# Turns logits and the rows they belong to into what is kept of them, one entry a row.
+Read: TypeAlias = Callable[
+    [Float[Tensor, "row scored d_vocab_out"], Int[Tensor, " row"]], Float[Tensor, "row ..."]
+]
+
+DEFAULT_MEMORY = 2**29
+
+
+def replay(
+    base: Trace,
+    edits: Sequence[Mapping[Site, Tensor | float]],
+    *,
+    pos: int = -1,
+    batch_size: int | None = None,
+    max_memory: int = DEFAULT_MEMORY,
+) -> Float[Tensor, "edit batch d_vocab_out"]:
+    """Logits of a traced input when sites hold other values than they did.
+
+    Each entry of `edits` is one run: all its sites hold the given values together, everything
+    after them follows, everything before them stays. Equal to the same edit made with
+    TransformerLens' hooks, up to rounding.
+
+    Args:
+        base: a trace that kept every site.
+        edits: for each run, the value of each edited Site, broadcastable to `base[site]`. Where
+            two Sites of one run overlap, the later one wins.
+        pos: the position whose logits are returned.
+        batch_size: most rows (edits times prompts) computed at once; left to `max_memory` if None.
+        max_memory: about how many bytes the rows computed at once may take.
+
+    Raises:
+        InputError: a site or position outside the model, or a value of the wrong shape.
+    """
+    n_batch = len(base.ids)
+    rows = torch.arange(len(edits) * n_batch, device=base.ids.device).view(len(edits), n_batch)
+    tables = [
+        _table(base, site, value, rows[i])
+        for i, sites in enumerate(edits)
+        for site, value in sites.items()
+    ]
+    batch = torch.arange(n_batch, device=base.ids.device).repeat(len(edits))
+    logits = replay_rows(
+        base,
+        batch,
+        tables,
+        scored_positions(base, pos),
+        lambda logits, _: logits[:, 0],
+        batch_size=batch_size,
+        max_memory=max_memory,
+    )
+    return logits.unflatten(0, (len(edits), n_batch))
+
+
+def scored_positions(base: Trace, pos: int | None) -> Int[Tensor, " scored"]:
+    """One position counted from either end, or all of them for None."""
+    n_pos = base.ids.shape[1]
+    if pos is None:
+        return torch.arange(n_pos, device=base.ids.device)
+    if not -n_pos <= pos < n_pos:
+        raise InputError(
+            f"The scored position is {pos}, but the prompt has {n_pos} tokens: choose one from 0 "
+            f"to {n_pos - 1}, or from -1 back to {-n_pos}."
+        )
+    return torch.tensor([pos % n_pos], device=base.ids.device)
+
+
+def replay_rows(
+    base: Trace,
+    batch: Int[Tensor, " row"],
+    edits: Sequence[Edit],
+    scored: Int[Tensor, " scored"],
+    read: Read,
+    *,
+    batch_size: int | None = None,
+    max_memory: int = DEFAULT_MEMORY,
+    progress: Progress | None = None,
+) -> Float[Tensor, row * kept]:
+    """What `read` keeps of each row's logits at the scored positions.
+
+    Args:
+        base: a trace that kept every site.
+        batch: which prompt of `base` each row edits.
+        edits: what the rows change; a row without any equals the base run.
+        scored: positions whose logits are wanted, ascending.
+        read: called for some rows at a time, so that never all logits are in memory.
+        batch_size, max_memory: as in `replay`.
+        progress: called after each batch of rows.
+    """
+    n_rows, n_layers = len(batch), base.model.cfg.n_layers
+    end = int(scored[-1]) + 1
+    # Nothing after the last scored position can be seen from there.
+    edits = [e if bool((e.pos < end).all()) else e.kept(e.pos < end) for e in edits]
+    never = moment(Site("ln_final_normalized"), n_layers) + 1
+    first = torch.full((n_rows,), never, device=batch.device)
+    for edit in edits:
+        first[edit.row] = first[edit.row].clamp_max(moment(edit.site, n_layers))
+    order = first.argsort(stable=True)
+    rank = torch.empty_like(order)
+    rank[order] = torch.arange(n_rows, device=batch.device)
+    ranked = [_ranked(edit, rank) for edit in edits]
+    size = batch_size or max(1, max_memory // _row_bytes(base, end, len(scored)))
+    kept: list[Tensor] = []
+    with torch.no_grad():
+        for start in range(0, n_rows, size):
+            rows = order[start : start + size]
+            chunk = [_between(edit, start, start + len(rows)) for edit in ranked]
+            front = Wavefront(base, batch[rows], [e for e in chunk if len(e.row)], scored)
+            kept.append(read(front.logits(), rows))
+            if progress is not None:
+                progress(start + len(rows), n_rows)
+    return torch.cat(kept)[rank]
+
+
+def _ranked(edit: Edit, rank: Int[Tensor, " row"]) -> Edit:
+    row, by_row = rank[edit.row].sort(stable=True)
+    return Edit(edit.site, row, tuple(i[by_row] for i in edit.index), edit.value[by_row])
+
+
+def _between(edit: Edit, start: int, stop: int) -> Edit:
+    bounds = torch.tensor([start, stop], device=edit.row.device)
+    lo, hi = torch.searchsorted(edit.row, bounds).tolist()
+    index = tuple(i[lo:hi] for i in edit.index)
+    return Edit(edit.site, edit.row[lo:hi] - start, index, edit.value[lo:hi])
+
+
+def _row_bytes(base: Trace, end: int, n_scored: int) -> int:
+    """About what one row holds at its largest moment."""
+    cfg = base.model.cfg
+    heads = cfg.n_heads * cfg.d_head
+    a_token = 4 * cfg.d_model + 8 * heads + 2 * (cfg.d_mlp or 0)
+    return base.weights.W_U.element_size() * (end * a_token + 2 * n_scored * cfg.d_vocab_out)
+
+
+def _table(base: Trace, site: Site, value: Tensor | float, rows: Int[Tensor, " batch"]) -> Edit:
+    """One run's edit of one Site as a table of cells."""
+    whole = base[site.whole]
+    addressed = base[site]
+    given = torch.as_tensor(value, dtype=whole.dtype, device=whole.device)
+    try:
+        given = given.expand_as(addressed)
+    except RuntimeError:
+        raise InputError(
+            f"The value for {site} has shape {tuple(given.shape)}, but the site holds "
+            f"{tuple(addressed.shape)} with the batch first: give a value of that shape or one "
+            "that broadcasts to it."
+        ) from None
+    kind = SITE_KINDS[site.kind]
+    ranges = []
+    for axis, size in zip(kind.axes, whole.shape[1:], strict=False):
+        at = site.pos if axis == "query_pos" else getattr(site, axis)
+        ranges.append(torch.arange(size) if at is None else torch.tensor([at]))
+    n_cells = addressed.shape[: addressed.ndim - kind.vector].numel()
+    grid = torch.meshgrid(torch.arange(len(rows)), *ranges, indexing="ij")
+    row, *index = (axis.to(rows.device).flatten() for axis in grid)
+    vector = addressed.shape[-1:] if kind.vector else ()
+    edit = Edit(site.whole, rows[row], tuple(index), given.reshape(n_cells, *vector))
+    if "key_pos" not in kind.axes:
+        return edit
+    _, query_pos, key_pos = edit.index
+    unseen = key_pos > query_pos
+    if (edit.value != (0 if site.kind == "pattern" else -torch.inf))[unseen].any():
+        raise InputError(
+            f"The value for {site} lets a position attend to a later one, but the model is causal: "
+            f"give {'0' if site.kind == 'pattern' else '-inf'} where key_pos is beyond pos."
+        )
+    return edit.kept(~unseen)

@@ -1,0 +1,403 @@
+"""Many edited runs at once, recomputing only what the edits can reach.
+
+A *row* is one edited run of one prompt. It joins the wavefront at the first site that it edits,
+so nothing before that is computed; it carries only the tokens whose activations may differ from
+the base run, and every value it does not carry is read from the base trace. Attention is where
+an edit spreads: from there on a row carries the suffix that starts at its first changed key or
+value. In the last layer only the scored positions go on.
+
+Tokens of all rows are packed along one axis, sorted by row and then by position. Only attention
+needs them padded; everything else is position by position.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from interp.forward import affine, attention_scores, causal, mix_values, normalized, scale_of
+from interp.sites import SITE_KINDS, Site
+
+if TYPE_CHECKING:
+    from interp.engine import Trace
+    from interp.weights import MLP, Block, LayerNorm
+
+ORDER = {kind: i for i, kind in enumerate(SITE_KINDS)}
+_IN_ATTENTION = ("q", "k", "v", "attn_scores", "pattern")
+
+
+@dataclass(frozen=True, eq=False)
+class Edit:
+    """Cells of one site that rows overwrite, as a table with one line a cell.
+
+    Attributes:
+        site: the whole site.
+        row: the row that each cell belongs to.
+        index: where the cell lies, one tensor for each of the kind's axes.
+        value: what it shall hold.
+    """
+
+    site: Site
+    row: Int[Tensor, " cell"]
+    index: tuple[Int[Tensor, " cell"], ...]
+    value: Float[Tensor, cell * vector]
+
+    @property
+    def pos(self) -> Int[Tensor, " cell"]:
+        """The position whose computation the cell belongs to."""
+        axes = SITE_KINDS[self.site.kind].axes
+        return self.index[axes.index("query_pos" if "query_pos" in axes else "pos")]
+
+    @property
+    def within(self) -> tuple[Int[Tensor, " cell"], ...]:
+        """The index without its position."""
+        axes = SITE_KINDS[self.site.kind].axes
+        return tuple(
+            i for axis, i in zip(axes, self.index, strict=True) if axis not in ("pos", "query_pos")
+        )
+
+    def kept(self, keep: Bool[Tensor, " cell"]) -> Edit:
+        """Only the cells at which `keep` is true."""
+        index = tuple(i[keep] for i in self.index)
+        return Edit(self.site, self.row[keep], index, self.value[keep])
+
+
+def moment(site: Site, n_layers: int) -> int:
+    """When a site is computed in a forward pass: a number that grows along the pass."""
+    layer = site.layer
+    if layer is None:
+        layer = n_layers if site.kind.startswith("ln_final") else 0
+    # What lies inside attention is entered together: its parts are computed in one go.
+    entry = "q" if site.kind in _IN_ATTENTION else site.kind
+    return layer * len(ORDER) + ORDER[entry]
+
+
+@dataclass(frozen=True, eq=False)
+class Tokens:
+    """Which tokens a packed tensor holds, in the order of `row` and within it of `pos`."""
+
+    row: Int[Tensor, " token"]
+    pos: Int[Tensor, " token"]
+    n_pos: int
+    key: Int[Tensor, " token"] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "key", self.row * self.n_pos + self.pos)
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+    def followed_by(self, later: Tokens) -> Tokens:
+        """These and then tokens of rows that come later."""
+        row, pos = torch.cat([self.row, later.row]), torch.cat([self.pos, later.pos])
+        return Tokens(row, pos, self.n_pos)
+
+    def kept(self, keep: Bool[Tensor, " token"]) -> Tokens:
+        """Only the tokens at which `keep` is true."""
+        return Tokens(self.row[keep], self.pos[keep], self.n_pos)
+
+    def find(
+        self, key: Int[Tensor, " other"]
+    ) -> tuple[Int[Tensor, " other"], Bool[Tensor, " other"]]:
+        """Where each key stands here, and whether it does at all."""
+        at = torch.searchsorted(self.key, key).clamp_max_(max(len(self) - 1, 0))
+        return at, self.key[at] == key if len(self) else torch.zeros_like(key, dtype=torch.bool)
+
+
+class Wavefront:
+    """One batch of rows on its way through the model."""
+
+    def __init__(
+        self,
+        base: Trace,
+        batch: Int[Tensor, " row"],
+        edits: Sequence[Edit],
+        scored: Int[Tensor, " scored"],
+    ) -> None:
+        """
+        Args:
+            base: a trace that kept every site.
+            batch: which prompt of `base` each row edits. Rows must come in the order of their
+                first edit (see `moment`).
+            edits: what the rows change, at positions up to the last scored one.
+            scored: the positions whose logits are wanted, ascending.
+        """
+        self.base, self.weights, self.batch, self.scored = base, base.weights, batch, scored
+        self.n_layers = len(base.weights.blocks)
+        self.end = int(scored[-1]) + 1
+        self.edits: dict[Site, list[Edit]] = {}
+        for edit in edits:
+            self.edits.setdefault(edit.site, []).append(edit)
+        self.is_scored = torch.zeros(self.end, dtype=torch.bool, device=batch.device)
+        self.is_scored[scored] = True
+        self._plan_joins()
+        none = torch.zeros(0, dtype=torch.long, device=batch.device)
+        self.tokens = Tokens(none, none, self.end)
+        self.live: dict[Site, Tensor] = {}
+
+    def _plan_joins(self) -> None:
+        """Which tokens join at which moment, and from which layer on rows have own keys."""
+        n_rows, device = len(self.batch), self.batch.device
+        never = (self.n_layers + 1) * len(ORDER)
+        first = torch.full((n_rows,), never, device=device)
+        self.own_from = torch.full((n_rows,), self.n_layers + 1, device=device)
+        keys = []
+        for site, group in self.edits.items():
+            when = moment(site, self.n_layers)
+            at, stage = divmod(when, len(ORDER))
+            own_from = at if stage < ORDER["q"] or site.kind in ("k", "v") else at + 1
+            for edit in group:
+                first[edit.row] = first[edit.row].clamp_max(when)
+                self.own_from[edit.row] = self.own_from[edit.row].clamp_max(own_from)
+                keys.append(edit.row * self.end + edit.pos)
+        key = torch.cat(keys).unique() if keys else torch.zeros(0, dtype=torch.long, device=device)
+        row, pos = key // self.end, key % self.end
+        when = first[row]
+        self.joins: dict[int, Tokens] = {}
+        for moment_ in when.unique().tolist():
+            at, stage = divmod(moment_, len(ORDER))
+            here = when == moment_
+            if at == self.n_layers or (at == self.n_layers - 1 and stage > ORDER["q"]):
+                here &= self.is_scored[pos]
+            self.joins[moment_] = Tokens(row[here], pos[here], self.end)
+
+    def logits(self) -> Float[Tensor, "row scored d_vocab_out"]:
+        """Run the rows to the end."""
+        weights, live = self.weights, self.live
+        embed, pos_embed = Site("embed"), Site("pos_embed")
+        start = min(self.joins, default=0) // len(ORDER)
+        empty = weights.W_E.new_zeros(0, weights.W_E.shape[1])
+        live[embed], live[pos_embed] = empty, empty
+        self._reach(embed)
+        self._reach(pos_embed)
+        x = live.pop(embed) + live.pop(pos_embed)
+        for layer in range(start, self.n_layers):
+            x = self._block(layer, x)
+        last = Site("resid_post", self.n_layers - 1)
+        live[last] = x
+        read = self._read("ln_final", last, weights.ln_final)
+        return self._scored_logits(read @ weights.W_U + weights.b_U)
+
+    def _block(self, layer: int, x: Float[Tensor, "token d_model"]) -> Tensor:
+        block, live = self.weights.blocks[layer], self.live
+        resid_pre, z, attn_out = (Site(kind, layer) for kind in ("resid_pre", "z", "attn_out"))
+        live[resid_pre] = x
+        self._reach(resid_pre)
+        self._attend(layer, block, self._read("ln1", resid_pre, block.ln1))
+        self._reach(z)
+        live[attn_out] = live.pop(z).flatten(-2) @ block.W_O + block.b_O
+        self._reach(attn_out)
+        x = live.pop(resid_pre) + live.pop(attn_out)
+        if block.mlp is not None:
+            x = self._mlp(layer, block, block.mlp, x)
+        resid_post = Site("resid_post", layer)
+        live[resid_post] = x
+        self._reach(resid_post)
+        return live.pop(resid_post)
+
+    def _mlp(self, layer: int, block: Block, mlp: MLP, x: Float[Tensor, "token d_model"]) -> Tensor:
+        live = self.live
+        resid_mid, pre, post, out = (
+            Site(kind, layer) for kind in ("resid_mid", "mlp_pre", "mlp_post", "mlp_out")
+        )
+        live[resid_mid] = x
+        self._reach(resid_mid)
+        live[pre] = self._read("ln2", resid_mid, block.ln2) @ mlp.W_in + mlp.b_in
+        self._reach(pre)
+        live[post] = mlp.act_fn(live.pop(pre))
+        self._reach(post)
+        live[out] = live.pop(post) @ mlp.W_out + mlp.b_out
+        self._reach(out)
+        return live.pop(resid_mid) + live.pop(out)
+
+    def _read(self, name: str, stream: Site, ln: LayerNorm | None) -> Tensor:
+        """What a sublayer reads from the stream, through its LayerNorm."""
+        live = self.live
+        if ln is None:
+            return live[stream]
+        layer = None if name == "ln_final" else stream.layer
+        scale, centred = Site(f"{name}_scale", layer), Site(f"{name}_normalized", layer)
+        live[scale] = scale_of(live[stream], self.weights.cfg.eps)
+        self._reach(scale)
+        live[centred] = normalized(live[stream], live.pop(scale))
+        self._reach(centred)
+        return affine(live.pop(centred), ln)
+
+    def _reach(self, site: Site) -> None:
+        """Arrive at a site: rows that start here join with the base run's values, then edits of
+        this site are written."""
+        joining = self.joins.pop(moment(site, self.n_layers), None)
+        if joining is not None:
+            self.tokens = self.tokens.followed_by(joining)
+            for name, value in self.live.items():
+                self.live[name] = torch.cat([value, self._base(name, joining)])
+        self._write(site, self.tokens, self.live[site])
+
+    def _write(self, site: Site, tokens: Tokens, value: Tensor) -> None:
+        for edit in self.edits.get(site, ()):
+            at, here = tokens.find(edit.row * self.end + edit.pos)
+            if not here.all():
+                edit, at = edit.kept(here), at[here]
+            value[(at, *edit.within)] = edit.value
+
+    def _base(self, site: Site, tokens: Tokens) -> Tensor:
+        """The base run's values at some tokens."""
+        value = self.base.values[site]
+        return value.flatten(0, 1)[self.batch[tokens.row] * value.shape[1] + tokens.pos]
+
+    def _attend(self, layer: int, block: Block, read: Float[Tensor, "token d_model"]) -> None:
+        """From what attention reads to z, on the tokens at which z may have changed."""
+        live, last = self.live, layer == self.n_layers - 1
+        q_at, k_at, v_at = (Site(kind, layer) for kind in "qkv")
+        heads = (self.weights.cfg.n_heads, self.weights.cfg.d_head)
+        width = heads[0] * heads[1]
+        W_Q, W_KV = block.W_QKV[:, :width], block.W_QKV[:, width:]
+        b_Q, b_KV = block.b_QKV[:width], block.b_QKV[width:]
+        live[k_at], live[v_at] = (read @ W_KV + b_KV).unflatten(-1, (2, *heads)).unbind(-3)
+        if last:
+            q = read.new_zeros(len(self.tokens), width)
+            asked = self.is_scored[self.tokens.pos]
+            q[asked] = read[asked] @ W_Q + b_Q
+        else:
+            q = read @ W_Q + b_Q
+        live[q_at] = q.unflatten(-1, heads)
+        for site in (q_at, k_at, v_at):
+            self._reach(site)
+
+        changed, k, v = self.tokens, live.pop(k_at), live.pop(v_at)
+        own = self.own_from <= layer
+        self.tokens = self._queries(changed, own, last)
+        if self.tokens is not changed:
+            at, here = self.tokens.find(changed.key)
+            for site, value in live.items():
+                live[site] = self._base(site, self.tokens)
+                live[site][at[here]] = value[here]
+
+        q = live.pop(q_at)
+        z = torch.empty_like(q)
+        is_shared = ~own[self.tokens.row]
+        if is_shared.any():
+            tokens = self.tokens.kept(is_shared)
+            K, V = (self.base.values[site][:, : self.end] for site in (k_at, v_at))
+            group = self.batch[tokens.row]
+            z[is_shared] = self._spell_out(layer, block, tokens, q[is_shared], group, K, V)
+        if not is_shared.all():
+            mine = own[changed.row]
+            rows, slot = changed.row[mine].unique(return_inverse=True)
+            where = (slot, changed.pos[mine])
+            K, V = (
+                self.base.values[site][:, : self.end][self.batch[rows]] for site in (k_at, v_at)
+            )
+            K[where], V[where] = k[mine], v[mine]
+            slot_of = torch.zeros_like(self.batch)
+            slot_of[rows] = torch.arange(len(rows), device=rows.device)
+            edited = torch.zeros_like(own)
+            for kind in ("attn_scores", "pattern"):
+                for edit in self.edits.get(Site(kind, layer), ()):
+                    edited[edit.row] = True
+            for spelled_out in (False, True):
+                mask = (own & (edited == spelled_out))[self.tokens.row]
+                if mask.any():
+                    tokens = self.tokens.kept(mask)
+                    group = slot_of[tokens.row]
+                    attend = self._spell_out if spelled_out else self._fused
+                    z[mask] = attend(layer, block, tokens, q[mask], group, K, V)
+        live[Site("z", layer)] = z
+
+    def _queries(self, changed: Tokens, own: Bool[Tensor, " row"], last: bool) -> Tokens:
+        """The tokens at which z may have changed: for a row with keys or values of its own every
+        token from the first of them on, for others just the tokens that changed."""
+        row, pos, n_pos = changed.row, changed.pos, changed.n_pos
+        is_first = torch.ones_like(row, dtype=torch.bool)
+        is_first[1:] = row[1:] != row[:-1]
+        is_first &= own[row]
+        rows, start = row[is_first], pos[is_first]
+        places = self.scored if last else torch.arange(n_pos, device=row.device)
+        reached = places[None, :] >= start[:, None]
+        own_row = rows[:, None].expand(-1, len(places))[reached]
+        own_pos = places[None, :].expand(len(rows), -1)[reached]
+        shared = ~own[row]
+        if last:
+            shared &= self.is_scored[pos]
+        if shared.any():
+            key = torch.cat([own_row * n_pos + own_pos, changed.key[shared]]).sort().values
+            return Tokens(key // n_pos, key % n_pos, n_pos)
+        if not last and len(own_row) == len(changed):
+            return changed
+        return Tokens(own_row, own_pos, n_pos)
+
+    def _fused(
+        self,
+        layer: int,
+        block: Block,
+        tokens: Tokens,
+        q: Float[Tensor, "token head d_head"],
+        group: Int[Tensor, " token"],
+        K: Float[Tensor, "group key head d_head"],
+        V: Float[Tensor, "group key head d_head"],
+    ) -> Float[Tensor, "token head d_head"]:
+        """Attention of rows that each have their own keys and values."""
+        places = tokens.pos.unique()
+        slot = torch.zeros(self.end, dtype=torch.long, device=q.device)
+        slot[places] = torch.arange(len(places), device=q.device)
+        padded = q.new_zeros(len(K), len(places), *q.shape[1:])
+        padded[group, slot[tokens.pos]] = q
+        visible = causal(self.end, q.device)[places]
+        out = F.scaled_dot_product_attention(
+            padded.transpose(1, 2),
+            K.transpose(1, 2),
+            V.transpose(1, 2),
+            attn_mask=None if visible.all() else visible,
+            scale=1 / block.attn_scale,
+        )
+        return out.transpose(1, 2)[group, slot[tokens.pos]]
+
+    def _spell_out(
+        self,
+        layer: int,
+        block: Block,
+        tokens: Tokens,
+        q: Float[Tensor, "token head d_head"],
+        group: Int[Tensor, " token"],
+        K: Float[Tensor, "group key head d_head"],
+        V: Float[Tensor, "group key head d_head"],
+    ) -> Float[Tensor, "token head d_head"]:
+        """Attention through its scores and pattern, which edits may overwrite. Tokens of one
+        group look at the same keys and values."""
+        order = group.argsort(stable=True)
+        count = torch.bincount(group, minlength=len(K))
+        slot = torch.empty_like(group)
+        slot[order] = torch.arange(len(group), device=group.device)
+        slot -= (count.cumsum(0) - count)[group]
+        n_slots = int(count.max())
+        padded = q.new_zeros(len(K), n_slots, *q.shape[1:])
+        padded[group, slot] = q
+        pos = group.new_zeros(len(K), n_slots)
+        pos[group, slot] = tokens.pos
+        visible = torch.arange(self.end, device=q.device) <= pos[..., None]
+        scores = attention_scores(padded, K, visible, block.attn_scale)
+        packed = scores.transpose(1, 2)[group, slot]
+        self._write(Site("attn_scores", layer), tokens, packed)
+        packed = packed.softmax(dim=-1)
+        self._write(Site("pattern", layer), tokens, packed)
+        pattern = q.new_zeros(len(K), n_slots, *packed.shape[1:])
+        pattern[group, slot] = packed
+        return mix_values(pattern.transpose(1, 2), V)[group, slot]
+
+    def _scored_logits(
+        self, logits: Float[Tensor, "token d_vocab_out"]
+    ) -> Float[Tensor, "row scored d_vocab_out"]:
+        n_rows, n_scored = len(self.batch), len(self.scored)
+        if len(logits) == n_rows * n_scored:
+            return logits.unflatten(0, (n_rows, n_scored))
+        out = self.base.logits[:, self.scored][self.batch]
+        place = torch.zeros(self.end, dtype=torch.long, device=logits.device)
+        place[self.scored] = torch.arange(n_scored, device=logits.device)
+        out[self.tokens.row, place[self.tokens.pos]] = logits
+        return out
