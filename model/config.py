@@ -52,42 +52,8 @@ class GPTConfig:
     projections N(0, 0.02 / sqrt(2 n_layers)), biases 0"""
 
     def __post_init__(self) -> None:
-        for name in ("d_vocab", "n_ctx", "n_layers", "n_heads", "d_model"):
-            _check_positive_int(name, getattr(self, name))
-        if self.d_model % self.n_heads:
-            raise ModelError(
-                f"n_heads={self.n_heads} does not divide d_model={self.d_model}: "
-                f"choose a number of heads that does, such as {_nearest_divisor(self)}."
-            )
-        if self.d_mlp is None:
-            object.__setattr__(self, "d_mlp", 4 * self.d_model)
-        elif self.d_mlp != 0:
-            _check_positive_int("d_mlp", self.d_mlp)
-        if self.attn_scale is None:
-            object.__setattr__(self, "attn_scale", math.sqrt(self.d_head))
-        for name, allowed in (("act_fn", get_args(ActFn)), ("init_mode", get_args(InitMode))):
-            if getattr(self, name) not in allowed:
-                raise ModelError(
-                    f"{name}={getattr(self, name)!r} is not known: use one of {', '.join(allowed)}."
-                )
-        for name, ok, allowed in (
-            ("eps", _is_number(self.eps) and 0 <= self.eps < math.inf, "a number from 0 up"),
-            (
-                "attn_scale",
-                _is_number(self.attn_scale) and 0 < self.attn_scale < math.inf,
-                "a number above 0",
-            ),
-            (
-                "dropout",
-                _is_number(self.dropout) and 0 <= self.dropout < 1,
-                "a number from 0 up to, but not including, 1",
-            ),
-        ):
-            if not ok:
-                raise ModelError(f"{name}={getattr(self, name)!r} is not {allowed}.")
-        for name in ("qkv_bias", "bias", "unembed_bias", "tied_embeddings"):
-            if not isinstance(getattr(self, name), bool):
-                raise ModelError(f"{name}={getattr(self, name)!r} is neither true nor false.")
+        for name, value in _checked(dataclasses.asdict(self)).items():
+            object.__setattr__(self, name, value)
 
     @property
     def d_head(self) -> int:
@@ -107,13 +73,13 @@ class GPTConfig:
         Raises:
             ModelError: when a field is missing or unknown, or a value is not allowed.
         """
-        fields = {field.name: field for field in dataclasses.fields(cls)}
+        fields = {field.name: field.default for field in dataclasses.fields(cls)}
         unknown = sorted(set(values) - set(fields))
-        missing = sorted(
+        missing = [
             name
-            for name, field in fields.items()
-            if field.default is dataclasses.MISSING and name not in values
-        )
+            for name, default in fields.items()
+            if default is dataclasses.MISSING and name not in values
+        ]
         if unknown or missing:
             raise ModelError(
                 "the configuration is not a GPT's: "
@@ -124,21 +90,50 @@ class GPTConfig:
                 )
                 + f"; the fields are {', '.join(fields)}."
             )
-        return cls(**values)
+        return cls(**_checked(fields | dict(values)))
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+def _checked(values: dict[str, Any]) -> dict[str, Any]:
+    """The fields with what was left out filled in; raises where one is not allowed."""
+    for name in ("d_vocab", "n_ctx", "n_layers", "n_heads", "d_model"):
+        _check_whole(name, values[name], least=1)
+    d_model, n_heads = values["d_model"], values["n_heads"]
+    if d_model % n_heads:
+        divisors = [n for n in range(1, d_model + 1) if d_model % n == 0]
+        nearest = min(divisors, key=lambda n: abs(n - n_heads))
+        raise ModelError(
+            f"n_heads={n_heads} does not divide d_model={d_model}: "
+            f"choose a number of heads that does, such as {nearest}."
+        )
+    if values["d_mlp"] is None:
+        values["d_mlp"] = 4 * d_model
+    _check_whole("d_mlp", values["d_mlp"], least=0)
+    if values["attn_scale"] is None:
+        values["attn_scale"] = math.sqrt(d_model // n_heads)
+    for name, inside, allowed in (
+        ("eps", lambda x: 0 <= x < math.inf, "a number from 0 up"),
+        ("attn_scale", lambda x: 0 < x < math.inf, "a number above 0"),
+        ("dropout", lambda x: 0 <= x < 1, "a number from 0 up to, but not including, 1"),
+    ):
+        value = values[name]
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not (is_number and inside(value)):
+            raise ModelError(f"{name}={value!r} is not {allowed}.")
+        values[name] = float(value)
+    for name, choices in (("act_fn", get_args(ActFn)), ("init_mode", get_args(InitMode))):
+        if values[name] not in choices:
+            raise ModelError(
+                f"{name}={values[name]!r} is not known: use one of {', '.join(choices)}."
+            )
+    for name in ("qkv_bias", "bias", "unembed_bias", "tied_embeddings"):
+        if not isinstance(values[name], bool):
+            raise ModelError(f"{name}={values[name]!r} is neither true nor false.")
+    return values
 
 
-def _check_positive_int(name: str, value: object) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ModelError(f"{name}={value!r} is not a whole number from 1 up.")
-
-
-def _nearest_divisor(config: GPTConfig) -> int:
-    divisors = [n for n in range(1, config.d_model + 1) if config.d_model % n == 0]
-    return min(divisors, key=lambda n: abs(n - config.n_heads))
+def _check_whole(name: str, value: object, *, least: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise ModelError(f"{name}={value!r} is not a whole number from {least} up.")
 
 
 def _gpt2(n_layers: int, n_heads: int, d_model: int) -> GPTConfig:

@@ -65,7 +65,7 @@ class Proof:
     def by_kind(self) -> pd.DataFrame:
         """The largest differences over the layers of each kind of site."""
         kinds = self.differences.index.str.replace(r"^blocks\.\d+\.", "blocks.*.", regex=True)
-        return self.differences.groupby(kinds, sort=False).max()
+        return pd.DataFrame(self.differences.groupby(kinds, sort=False).max())
 
 
 def prove(

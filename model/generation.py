@@ -103,12 +103,10 @@ def generate(
     was_training = gpt.training
     gpt.eval()
     try:
-        cache: KeyValueCache = []
-        fed = 0
+        cache = KeyValueCache()
         for _ in range(n_new):
             if use_cache and ids.shape[1] <= n_ctx:
-                logits = gpt(ids[:, fed:], cache)
-                fed = ids.shape[1]
+                logits = gpt(ids[:, cache.n_pos :], cache)
             else:
                 logits = gpt(ids[:, -n_ctx:])
             chosen = sample(

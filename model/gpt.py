@@ -25,8 +25,16 @@ ACTIVATIONS = {
     "relu": F.relu,
 }
 
-KeyValueCache = list[tuple[Float[Tensor, "batch head pos d_head"], ...]]
-"""For each layer its keys and values so far; an empty list before the first call."""
+
+class KeyValueCache:
+    """Each layer's keys and values of the tokens read so far, [batch, head, pos, d_head]."""
+
+    def __init__(self) -> None:
+        self.layers: list[tuple[Tensor, ...]] = []
+
+    @property
+    def n_pos(self) -> int:
+        return self.layers[0][0].shape[2] if self.layers else 0
 
 
 class Attention(nn.Module):
@@ -144,7 +152,7 @@ class GPT(nn.Module):
             ModelError: when the sequence is longer than n_ctx. Positions are learned, so a
                 longer context needs a model trained for it.
         """
-        n_past = cache[0][0].shape[2] if cache else 0
+        n_past = cache.n_pos if cache else 0
         n_pos = n_past + ids.shape[1]
         if n_pos > self.config.n_ctx:
             raise ModelError(
@@ -153,12 +161,12 @@ class GPT(nn.Module):
             )
         positions = torch.arange(n_past, n_pos, device=ids.device)
         resid = self.embed_dropout(self.embed(ids) + self.pos_embed(positions))
-        presents: KeyValueCache = []
+        presents = []
         for layer, block in enumerate(self.blocks):
-            resid, present = block(resid, cache[layer] if cache else ())
+            resid, present = block(resid, cache.layers[layer] if n_past and cache else ())
             presents.append(present)
         if cache is not None:
-            cache[:] = presents
+            cache.layers = presents
         return self.unembed(self.ln_final(resid))
 
     @property

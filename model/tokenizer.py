@@ -103,15 +103,14 @@ def encode(tokenizer: PreTrainedTokenizerFast, text: str) -> Int[Tensor, " pos"]
     """
     if is_character_tokenizer(tokenizer):
         return _encode_characters(tokenizer, text)
-    encoding = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
-    ids, offsets = encoding["input_ids"], encoding["offset_mapping"]
-    covered = np.zeros(len(text), dtype=bool)
-    for id_, (start, end) in zip(ids, offsets, strict=True):
-        covered[start:end] = id_ != tokenizer.unk_token_id
-    lost = next((i for i in np.flatnonzero(~covered) if not text[i].isspace()), None)
-    if lost is not None:
-        raise unknown_character(text, int(lost))
-    return torch.tensor(ids, dtype=torch.long)
+    ids = torch.tensor(tokenizer.encode(text, add_special_tokens=False, verbose=False))
+    # a tokenizer may drop or replace what it does not know; reading the ids back shows it
+    read_back = decode(tokenizer, ids)
+    if read_back != text:
+        pairs = zip(text, read_back, strict=False)
+        same = next((i for i, (a, b) in enumerate(pairs) if a != b), len(read_back))
+        raise unknown_character(text, min(same, len(text) - 1))
+    return ids
 
 
 def decode(tokenizer: PreTrainedTokenizerFast, ids: Sequence[int] | Int[Tensor, " pos"]) -> str:

@@ -36,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
     out.print(
         table(
             f"largest |GPT - HookedTransformer| in {opened.name}",
-            rows.reset_index(),
+            rows.rename_axis("site").reset_index(),
             formats=dict.fromkeys(rows.columns, "{:.1e}".format),
         )
     )

@@ -1,0 +1,28 @@
+"""Options and fixtures that every test may use."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+ROOT = Path(__file__).parents[1]
+CHECKPOINTS = ROOT / "checkpoints"
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+torch.set_num_threads(min(2, os.cpu_count() or 1))
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--run",
+        metavar="DIR",
+        type=Path,
+        help="the run that tests/test_hook_equivalence.py proves (default: those shipped)",
+    )
+
+
+def shipped_runs() -> list[Path]:
+    return sorted(path.parent for path in CHECKPOINTS.glob("*/config.json"))
