@@ -1,0 +1,229 @@
+"""What the residual stream says at each depth, and who wrote it.
+
+The logit lens reads every stream state as if it were the last one. Direct logit attribution reads
+the last state as a sum of writes. Both go through the model's own final normalisation with its
+gain and bias, folded or not.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+import xarray as xr
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from interp.components import write_kinds, write_sites, writes
+from interp.engine import trace
+from interp.errors import InputError
+from interp.inputs import Input, to_id
+from interp.norms import state_names, stream_sites
+from interp.readout import readout
+from interp.result_sets import Variable, labelled_set
+
+if TYPE_CHECKING:
+    from transformer_lens import HookedTransformer
+
+
+def logit_lens(
+    model: HookedTransformer,
+    input: Input,
+    *,
+    target: str | int | None = None,
+    top: int = 5,
+    logits: bool = False,
+) -> xr.Dataset:
+    """What the model would predict if it stopped after each sublayer.
+
+    lens_l = ln_final(x_l) W_U + b_U, with the mean and scale of x_l itself (nostalgebraist 2020,
+    "interpreting GPT: the logit lens"). The last state's lens is the model's output.
+
+    Args:
+        target: the token to follow; by default, at each position, the one that the model ends up
+            ranking first.
+        top: how many of the best tokens to return at each state.
+        logits: also return `logits` [state, batch, pos, token].
+
+    Returns:
+        Over [state, batch, pos]: `top_ids` and `top_probability` (with a further axis `top`, best
+        first); `probability` and `rank` of the followed token (rank 0 is best);
+        `cross_entropy` of the token that really comes next, NaN at the last position; `entropy`;
+        `kl_to_final`, KL(final || lens), these three in nats.
+        Over [batch, pos]: `followed`, the token id; `depth`, the index of the first state from
+        which on the top token stays what it is at the end.
+
+    Raises:
+        InputError: unreadable input, an unknown target, or `top` outside 1 to d_vocab.
+
+    Cost: one forward pass and one unembedding of all positions for each state. Memory for a few
+    [batch, pos, d_vocab] tensors, and for one more each state when logits are asked for.
+    """
+    if not 1 <= top <= model.cfg.d_vocab:
+        raise InputError(
+            f"top={top} came, but the vocabulary has {model.cfg.d_vocab} tokens: "
+            f"ask for 1 to {model.cfg.d_vocab}."
+        )
+    fixed = None if target is None else to_id(model, target)
+    run = trace(model, input, sites=stream_sites(model.cfg))
+    read = readout(model)
+    final = read(run.stream[-1]).log_softmax(-1)
+    followed = final.argmax(-1) if fixed is None else torch.full_like(run.ids, fixed)
+
+    states = []
+    for x in run.stream:
+        lens = read(x)
+        states.append(_lens_measures(lens.log_softmax(-1), final, run.ids, followed, top))
+        if logits:
+            states[-1]["logits"] = lens
+    measures = {name: torch.stack([state[name] for state in states]) for name in states[0]}
+    settled = measures["top_ids"][..., 0] == measures["top_ids"][-1, ..., 0]
+    stays = settled.flip(0).cumprod(0).sum(0)
+
+    dims = ("state", "batch", "pos")
+    variables: dict[str, Variable] = {
+        name: (values, (*dims, *_LENS_AXES.get(name, ())), _LENS_UNITS[name])
+        for name, values in measures.items()
+    }
+    variables["followed"] = (followed, dims[1:], "token id")
+    variables["depth"] = (len(states) - stays, dims[1:], "state index")
+    return labelled_set(
+        model,
+        variables,
+        ids=run.ids,
+        coords={"state": state_names(model.cfg)},
+        target=target,
+    )
+
+
+_LENS_AXES = {"top_ids": ("top",), "top_probability": ("top",), "logits": ("token",)}
+_LENS_UNITS = {
+    "top_ids": "token id",
+    "top_probability": "probability",
+    "probability": "probability",
+    "rank": "tokens ranked above",
+    "cross_entropy": "nats",
+    "entropy": "nats",
+    "kl_to_final": "nats",
+    "logits": "logits",
+}
+
+
+def _lens_measures(
+    log_probs: Float[Tensor, "batch pos token"],
+    final: Float[Tensor, "batch pos token"],
+    ids: Int[Tensor, "batch pos"],
+    followed: Int[Tensor, "batch pos"],
+    top: int,
+) -> dict[str, Tensor]:
+    """Everything the lens reports about one state, from its log-probabilities."""
+    probs, final_probs = log_probs.exp(), final.exp()
+    best = log_probs.topk(top, dim=-1)
+    of_followed = log_probs.gather(-1, followed[..., None])
+    next_log_prob = log_probs[:, :-1].gather(-1, ids[:, 1:, None])[..., 0]
+    unknown_end = torch.full_like(log_probs[:, :1, 0], torch.nan)
+    return {
+        "top_ids": best.indices,
+        "top_probability": best.values.exp(),
+        "probability": of_followed[..., 0].exp(),
+        "rank": (log_probs > of_followed).sum(-1),
+        "cross_entropy": torch.cat([-next_log_prob, unknown_end], dim=1),
+        "entropy": -(probs * log_probs).sum(-1),
+        "kl_to_final": (final_probs * (final - log_probs)).sum(-1),
+    }
+
+
+def direct_logit_attribution(
+    model: HookedTransformer,
+    input: Input,
+    target: str | int | None,
+    contrast: str | int | None = None,
+    *,
+    pos: int | None = None,
+) -> xr.Dataset:
+    """Who wrote the logit: the last stream state as a sum of writes, each read by the unembedding.
+
+    A component's part is c A / s: its write c (see `interp.components`), through the final
+    LayerNorm with its scale s held at what it was, its gain, and W_U. Parts and the constant
+    `bias` (final LayerNorm's bias times W_U, plus b_U) sum to the logit: exactly, folded or
+    not, at every position. Holding the scale makes this a sum, not a prediction of what removing
+    the component does; `interp.sphere.direct_effect` gives that.
+
+    Args:
+        target: the token whose logit is taken apart; None for all tokens.
+        contrast: a token whose logit is subtracted; the parts are then of the difference.
+        pos: one position (negative counts from the end); None for all.
+
+    Returns:
+        `part` [component, batch, pos] in logits (with a last axis `token` when target is None);
+        `logit` [batch, pos] as the model gave it; `remainder`, logit minus the sum of parts:
+        rounding. `kind` (embed, head, attn_bias, mlp, bias) and `layer` (-1 for none) are
+        coordinates along component.
+
+    Raises:
+        InputError: unreadable input, an unknown token, a contrast without a target, a position
+            outside the prompt.
+
+    Cost: one forward pass and one [d_model, d_model]-sized product a layer and position. With all
+    tokens, memory for components * batch * pos * d_vocab numbers: choose a position then.
+    """
+    if target is None and contrast is not None:
+        raise InputError(
+            "A contrast came without a target, but only a target's logit can be compared with "
+            "another: give the target too."
+        )
+    target_id = None if target is None else to_id(model, target)
+    contrast_id = None if contrast is None else to_id(model, contrast)
+    run = trace(model, input, sites=write_sites(model.cfg))
+    chosen = positions(pos, run.ids.shape[1])
+    read = readout(model, target_id, contrast_id)
+
+    scale = read.norm.scale(run.stream[-1, :, chosen])
+    parts = [write.value[:, chosen] @ read.A / scale for write in writes(run)]
+    parts.append(read.c0.expand_as(parts[0]))
+    logit = run.logits[:, chosen]
+    if target_id is not None:
+        logit = logit[..., [target_id]]
+        if contrast_id is not None:
+            logit = logit - run.logits[:, chosen][..., [contrast_id]]
+
+    part = torch.stack(parts)
+    remainder = logit - part.sum(0)
+    axes = ("batch", "pos", "token")
+    if target_id is not None:
+        part, logit, remainder = part[..., 0], logit[..., 0], remainder[..., 0]
+        axes = axes[:2]
+    kinds = write_kinds(model)
+    return labelled_set(
+        model,
+        {
+            "part": (part, ("component", *axes), "logits"),
+            "logit": (logit, axes, "logits"),
+            "remainder": (remainder, axes, "logits"),
+        },
+        ids=run.ids,
+        coords={
+            "component": [*(label for label, _, _ in kinds), "bias"],
+            "kind": ("component", [*(kind for _, kind, _ in kinds), "bias"]),
+            "layer": ("component", [*(layer for _, _, layer in kinds), -1]),
+            "pos": chosen,
+        },
+        target=target,
+        contrast=contrast,
+    )
+
+
+def positions(pos: int | None, n_pos: int) -> list[int]:
+    """The positions meant by `pos`: all for None, one otherwise, negative from the end.
+
+    Raises:
+        InputError: a position outside the prompt.
+    """
+    if pos is None:
+        return list(range(n_pos))
+    if not -n_pos <= pos < n_pos:
+        raise InputError(
+            f"Position {pos} came, but the prompt has {n_pos} tokens: choose 0 to {n_pos - 1}, or "
+            "a negative position from the end."
+        )
+    return [pos % n_pos]
