@@ -61,7 +61,13 @@ class Trace:
     @cached_property
     def logits(self) -> Float[Tensor, "batch pos d_vocab_out"]:
         """Logits at every position, computed at first use."""
-        return self.final @ self.weights.W_U + self.weights.b_U
+        return self.logits_at(slice(None))
+
+    def logits_at(
+        self, pos: slice | Int[Tensor, " scored"]
+    ) -> Float[Tensor, "batch scored d_vocab_out"]:
+        """Logits at some positions only."""
+        return self.final[:, pos] @ self.weights.W_U + self.weights.b_U
 
     @cached_property
     def stream(self) -> Float[Tensor, "state batch pos d_model"]:

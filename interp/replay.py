@@ -16,7 +16,7 @@ from interp.wavefront import Edit, Wavefront, moment
 
 # Called with the rows done and the rows in all; may raise, which stops the sweep.
 Progress: TypeAlias = Callable[[int, int], None]
-# Turns logits and the rows they belong to into what is kept of them, one entry a row.
+# Turns logits, and the prompt that each row of them belongs to, into what is kept of each row.
 Read: TypeAlias = Callable[
     [Float[Tensor, "row scored d_vocab_out"], Int[Tensor, " row"]], Float[Tensor, "row ..."]
 ]
@@ -92,7 +92,7 @@ def replay_rows(
     batch_size: int | None = None,
     max_memory: int = DEFAULT_MEMORY,
     progress: Progress | None = None,
-) -> Float[Tensor, row * kept]:
+) -> Float[Tensor, "row ..."]:
     """What `read` keeps of each row's logits at the scored positions.
 
     Args:
@@ -104,29 +104,41 @@ def replay_rows(
         batch_size, max_memory: as in `replay`.
         progress: called after each batch of rows.
     """
-    n_rows, n_layers = len(batch), base.model.cfg.n_layers
+    n_layers = base.model.cfg.n_layers
     end = int(scored[-1]) + 1
-    # Nothing after the last scored position can be seen from there.
-    edits = [e if bool((e.pos < end).all()) else e.kept(e.pos < end) for e in edits]
+    edits = [_reaching(edit, scored, n_layers) for edit in edits]
     never = moment(Site("ln_final_normalized"), n_layers) + 1
-    first = torch.full((n_rows,), never, device=batch.device)
+    first = torch.full_like(batch, never)
     for edit in edits:
         first[edit.row] = first[edit.row].clamp_max(moment(edit.site, n_layers))
-    order = first.argsort(stable=True)
-    rank = torch.empty_like(order)
-    rank[order] = torch.arange(n_rows, device=batch.device)
+    order = first.argsort(stable=True)[: int((first < never).sum())]
+    rank = torch.empty_like(batch)
+    rank[order] = torch.arange(len(order), device=batch.device)
     ranked = [_ranked(edit, rank) for edit in edits]
     size = batch_size or max(1, max_memory // _row_bytes(base, end, len(scored)))
-    kept: list[Tensor] = []
     with torch.no_grad():
-        for start in range(0, n_rows, size):
+        # Rows that cannot differ from the base run are the base run.
+        of_base = read(base.logits_at(scored), torch.arange(len(base.ids), device=batch.device))
+        kept = of_base[batch]
+        for start in range(0, len(order), size):
             rows = order[start : start + size]
             chunk = [_between(edit, start, start + len(rows)) for edit in ranked]
             front = Wavefront(base, batch[rows], [e for e in chunk if len(e.row)], scored)
-            kept.append(read(front.logits(), rows))
+            kept[rows] = read(front.logits(), batch[rows])
             if progress is not None:
-                progress(start + len(rows), n_rows)
-    return torch.cat(kept)[rank]
+                progress(start + len(rows), len(order))
+    return kept
+
+
+def _reaching(edit: Edit, scored: Int[Tensor, " scored"], n_layers: int) -> Edit:
+    """Only the cells that logits at the scored positions can depend on: none after the last of
+    them, and in the last layer, past its keys and values, none beside them."""
+    last_attention = moment(Site("q", n_layers - 1), n_layers)
+    if moment(edit.site, n_layers) < last_attention or edit.site.kind in ("k", "v"):
+        reaches = edit.pos <= scored[-1]
+    else:
+        reaches = torch.isin(edit.pos, scored)
+    return edit if bool(reaches.all()) else edit.kept(reaches)
 
 
 def _ranked(edit: Edit, rank: Int[Tensor, " row"]) -> Edit:

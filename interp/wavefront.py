@@ -46,7 +46,7 @@ class Edit:
     site: Site
     row: Int[Tensor, " cell"]
     index: tuple[Int[Tensor, " cell"], ...]
-    value: Float[Tensor, cell * vector]
+    value: Float[Tensor, "cell ..."]
 
     @property
     def pos(self) -> Int[Tensor, " cell"]:
@@ -125,7 +125,7 @@ class Wavefront:
             base: a trace that kept every site.
             batch: which prompt of `base` each row edits. Rows must come in the order of their
                 first edit (see `moment`).
-            edits: what the rows change, at positions up to the last scored one.
+            edits: what the rows change; every cell must be able to reach a scored position.
             scored: the positions whose logits are wanted, ascending.
         """
         self.base, self.weights, self.batch, self.scored = base, base.weights, batch, scored
@@ -159,13 +159,9 @@ class Wavefront:
         key = torch.cat(keys).unique() if keys else torch.zeros(0, dtype=torch.long, device=device)
         row, pos = key // self.end, key % self.end
         when = first[row]
-        self.joins: dict[int, Tokens] = {}
-        for moment_ in when.unique().tolist():
-            at, stage = divmod(moment_, len(ORDER))
-            here = when == moment_
-            if at == self.n_layers or (at == self.n_layers - 1 and stage > ORDER["q"]):
-                here &= self.is_scored[pos]
-            self.joins[moment_] = Tokens(row[here], pos[here], self.end)
+        self.joins = {
+            int(m): Tokens(row[when == m], pos[when == m], self.end) for m in when.unique()
+        }
 
     def logits(self) -> Float[Tensor, "row scored d_vocab_out"]:
         """Run the rows to the end."""
@@ -396,7 +392,7 @@ class Wavefront:
         n_rows, n_scored = len(self.batch), len(self.scored)
         if len(logits) == n_rows * n_scored:
             return logits.unflatten(0, (n_rows, n_scored))
-        out = self.base.logits[:, self.scored][self.batch]
+        out = self.base.logits_at(self.scored)[self.batch]
         place = torch.zeros(self.end, dtype=torch.long, device=logits.device)
         place[self.scored] = torch.arange(n_scored, device=logits.device)
         out[self.tokens.row, place[self.tokens.pos]] = logits

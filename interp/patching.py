@@ -1,0 +1,170 @@
+"""Activation patching: what a run does when part of it comes from another run.
+
+The *base* run receives, at some site, what the *source* run holds there. With the clean prompt as
+source this is denoising (is the site sufficient?), with the corrupt prompt as source noising (is
+it necessary?): `Contrast.reversed()` turns one into the other. The two are not mirror images
+(Heimersheim & Nanda 2024, arXiv:2404.15255).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+import xarray as xr
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from interp.engine import Trace, trace
+from interp.fractions import recovered
+from interp.inputs import Contrast, token_strings
+from interp.metrics import Metric, as_metric
+from interp.replay import DEFAULT_MEMORY, Progress
+from interp.results import labelled
+from interp.sites import Site
+from interp.sweep import Donor, Grid, Over, grid, runs_at, sweep
+
+if TYPE_CHECKING:
+    from transformer_lens import HookedTransformer
+
+AnyMetric = Metric | Callable[[Tensor], Tensor]
+
+
+def activation_patching(
+    model: HookedTransformer,
+    contrast: Contrast,
+    metric: AnyMetric | Sequence[AnyMetric],
+    kinds: str | Collection[str],
+    *,
+    over: Over | None = None,
+    window: int = 1,
+    batch_size: int | None = None,
+    max_memory: int = DEFAULT_MEMORY,
+    progress: Progress | None = None,
+) -> xr.Dataset:
+    """Patch every cell of a grid of sites, each in a run of its own, and score each run. Exact.
+
+    One function for all sites: `kinds="resid_pre"` over layer and pos gives the familiar map,
+    `"z"` over layer and head the head map, `"pattern"` over layer, head, query_pos and key_pos
+    every single attention weight, `"mlp_post"` over layer and neuron the neurons.
+
+    Args:
+        model: the model that both runs are made with.
+        contrast: source and base prompts, see `interp.inputs.contrast`.
+        metric: one of `interp.metrics`, or a function from logits [row, d_vocab_out] at the last
+            position to [row]; or several of these.
+        kinds: a site kind, or several that are patched together in each cell, such as
+            `{"q", "k"}`.
+        over: the axes of the grid, such as `("layer", "head", "pos")`, or a mapping from axes to
+            the indices to visit; every other axis is patched as a whole. Left out: layer and
+            head for q, k, v, z and pattern, otherwise layer and pos.
+        window: patch this many layers together, from each cell's layer on.
+        batch_size: most runs (cells times pairs) at once; left to `max_memory` if None.
+        max_memory: about how many bytes the runs computed at once may take.
+        progress: called with the runs done and the runs in all; it may raise to stop.
+
+    Returns:
+        Dataset with dimensions batch and those of `over` (and metric first, if several came):
+        `raw`, the metric of each patched run; `base` and `source`, the metric of the unpatched
+        runs; `fraction`, (raw - base) / (source - base), which is NaN where source and base
+        hardly differ; `pooled_fraction`, the same for all pairs together. The rules for NaN are
+        those of `interp.fractions`, and `fraction.attrs["undefined"]` says why.
+
+    Raises:
+        InputError: a site, axis, index or scored position that does not exist, or a metric that
+            does not return one number a run.
+
+    Cost: two forward passes, and for each cell only what the patch can reach, from its layer and
+    position on. Cells that cannot differ by definition, such as positions before the first
+    changed token, cost nothing.
+    """
+    several = isinstance(metric, Sequence)
+    metrics = [as_metric(m) for m in (metric if isinstance(metric, Sequence) else [metric])]
+    cells = grid(model.cfg, contrast.base.shape[1], kinds, over, window)
+    source, base = trace(model, contrast.source), trace(model, contrast.base)
+    raw = sweep(
+        base,
+        from_source(source, contrast),
+        cells,
+        metrics,
+        source,
+        batch_size=batch_size,
+        max_memory=max_memory,
+        progress=progress,
+    )
+    settings = {
+        "ablation": "values of the source run",
+        "kinds": cells.kinds,
+        "over": tuple(cells.axes),
+        "window": window,
+        "scored_position": tuple(m.pos for m in metrics) if several else metrics[0].pos,
+    }
+    parts = []
+    for m, values in zip(metrics, raw, strict=True):
+        runs = runs_at(base, source, m.pos)
+        everyone = torch.arange(len(base.ids), device=base.ids.device)
+        of_base = m(runs.base, everyone, runs)
+        assert runs.source is not None
+        of_source = m(runs.source, everyone, runs)
+        parts.append(_dataset(model, contrast, m, cells, values, of_base, of_source, settings))
+    if not several:
+        return parts[0]
+    names = xr.DataArray([m.name for m in metrics], dims="metric", name="metric")
+    joined = xr.concat(parts, dim=names, combine_attrs="drop_conflicts")
+    return joined.assign_coords(units=("metric", [m.units for m in metrics]))
+
+
+def from_source(source: Trace, contrast: Contrast) -> Donor:
+    """The source run as a donor. It differs from the base run nowhere before the first changed
+    token, and before the first attention only at changed tokens."""
+    changed = contrast.source != contrast.base
+    later = changed.int().cummax(dim=1).values.bool()
+
+    def differs(site: Site) -> Bool[Tensor, "batch pos"]:
+        if site.kind == "pos_embed":
+            return torch.zeros_like(changed)
+        before_attention = site.kind == "embed" or (
+            site.layer == 0
+            and site.kind in ("resid_pre", "ln1_scale", "ln1_normalized", "q", "k", "v")
+        )
+        return changed if before_attention else later
+
+    return Donor(lambda site: source.values[site], differs)
+
+
+def _dataset(
+    model: HookedTransformer,
+    contrast: Contrast,
+    metric: Metric,
+    cells: Grid,
+    raw: Float[Tensor, "batch ..."],
+    of_base: Float[Tensor, " batch"],
+    of_source: Float[Tensor, " batch"],
+    settings: Mapping[str, Any],
+) -> xr.Dataset:
+    """One metric's results, labelled."""
+    axes = tuple(cells.axes)
+    coords: dict[str, Any] = {axis: indices.cpu().numpy() for axis, indices in cells.axes.items()}
+
+    def label(values: Tensor, dims: tuple[str, ...], name: str, units: str) -> xr.DataArray:
+        own = {dim: at for dim, at in coords.items() if dim in dims}
+        # Over several pairs a position has no token of its own.
+        ids = contrast.base if "batch" in dims else None
+        return labelled(
+            model, values, dims, name=name, units=units, ids=ids, coords=own, **settings
+        )
+
+    shares = recovered(raw, of_base, of_source, metric.floor)
+    variables = {
+        "raw": label(raw, ("batch", *axes), metric.name, metric.units),
+        "base": label(of_base, ("batch",), f"{metric.name} of the base run", metric.units),
+        "source": label(of_source, ("batch",), f"{metric.name} of the source run", metric.units),
+        "fraction": label(shares.each, ("batch", *axes), "fraction of the way to source", "1"),
+        "pooled_fraction": label(shares.pooled, axes, "fraction of the way to source", "1"),
+    }
+    variables["fraction"].attrs["undefined"] = shares.undefined
+    variables["pooled_fraction"].attrs["undefined"] = shares.pooled_undefined
+    attrs = dict(variables["raw"].attrs)
+    attrs["source_prompt"] = ["".join(token_strings(model, ids)) for ids in contrast.source]
+    return xr.Dataset(variables, attrs=attrs)
