@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from .checkpoint import Run
 from .config import GPTConfig, preset
@@ -79,7 +79,7 @@ def shape_table(config: GPTConfig, *, batch_size: int, n_pos: int) -> pd.DataFra
     rows = [("ids", tuple(ids.shape))]
 
     def note(stage: str) -> Any:
-        def hook(module: nn.Module, args: tuple[Tensor, ...], output: Any) -> None:
+        def hook(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
             shape = output[0].shape if isinstance(output, tuple) else output.shape
             rows.append((stage, tuple(shape)))
 
