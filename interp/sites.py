@@ -144,13 +144,12 @@ class Site:
 
     def check(self, cfg: HookedTransformerConfig, n_pos: int) -> None:
         """Raises InputError unless a model of this shape has the site on a prompt of `n_pos`."""
-        if self.whole not in sites_of(cfg):
-            sizes = f"{cfg.n_layers} layers (0 to {cfg.n_layers - 1})"
-            if self.layer is not None and self.layer >= cfg.n_layers:
-                raise InputError(
-                    f"Site {self.kind!r} came with layer={self.layer}, but the model has {sizes}: "
-                    "choose a layer in that range."
-                )
+        if self.layer is not None and self.layer >= cfg.n_layers:
+            raise InputError(
+                f"Site {self.kind!r} came with layer={self.layer}, but the model has "
+                f"{cfg.n_layers} layers: choose a layer from 0 to {cfg.n_layers - 1}."
+            )
+        if self.kind not in kinds_of(cfg):
             raise InputError(
                 f"Site {self.kind!r} does not exist in this model "
                 f"(attn_only={cfg.attn_only}, normalization_type={cfg.normalization_type}): "
