@@ -16,6 +16,7 @@ from interp.errors import InputError
 from interp.figures.glyphs import quoted
 from interp.figures.results import one_prompt, tokens_of
 from interp.figures.theme import (
+    ABOVE,
     Theme,
     canvas,
     cell_markers,
@@ -27,6 +28,8 @@ from interp.figures.theme import (
 
 _CLEAR = 255
 _MOST_PIXELS_A_HEAD = 128
+_BETWEEN = 68
+"""pixels between two axes, for ticks and title"""
 _SCORE_NAMES = {
     "previous_token": "previous token",
     "first_token": "first token",
@@ -95,6 +98,7 @@ def attention_montage(
         tickvals=np.arange(n_layers) * pitch + middle,
         ticktext=[f"L{layer}" for layer in range(n_layers)],
         range=[n_layers * pitch - 0.5, -0.5 - pitch * 0.03],
+        constraintoward="top",
         **ticks,
     )
     for layer, head in [(rows[i], columns[i]) for i in range(len(rows))]:
@@ -135,20 +139,18 @@ def attention_head(
         z=values,
         hoverongaps=False,
         hovertemplate="query %{y}<br>key   %{x}<br>attention %{z:.4f}<extra></extra>",
-        colorbar={"title": {"text": "attention (probability)"}, "len": 0.7},
+        colorbar=ABOVE | {"title": {"text": "attention (probability)", "side": "top"}},
         **sequential(look),
     )
-    side = min(680, max(320, 120 + 24 * n))
-    figure = canvas(dark, height=side, traces=[heatmap])
+    figure = canvas(dark, height=min(660, max(360, 160 + 24 * n)), traces=[heatmap])
     keys = token_axis(tokens_of(cell, "key_pos"), look, "key: the token looked at")
     queries = token_axis(tokens_of(cell, "query_pos"), look, "query: the token that looks")
     queries["range"] = queries["range"][::-1]
     if n > 40:
         queries["tickfont"] = queries.get("tickfont", {}) | {"size": 9}
     figure.update_xaxes(**keys, constrain="domain")
-    figure.update_yaxes(
-        **queries, scaleanchor="x", constrain="domain", labelalias=_hover_names(cell, "query_pos")
-    )
+    square = {"scaleanchor": "x", "constrain": "domain", "constraintoward": "top"}
+    figure.update_yaxes(**queries, **square, labelalias=_hover_names(cell, "query_pos"))
     figure.update_xaxes(labelalias=_hover_names(cell, "key_pos"))
     if query_pos is not None:
         figure.add_shape(**outline(look, -0.5, query_pos + 0.5, query_pos - 0.5, query_pos + 0.5))
@@ -170,31 +172,32 @@ def head_scores(
     groups: dict[str, list[str]] = {}
     for score, unit in zip(result["score"].to_numpy(), result["units"].to_numpy(), strict=True):
         groups.setdefault(str(unit), []).append(str(score))
+    height = 46 * len(result["score"]) + _BETWEEN * len(groups) + 60
     figure = make_subplots(
         rows=len(groups),
         cols=1,
-        row_heights=[len(names) + 0.4 for names in groups.values()],
-        vertical_spacing=0.62 / (len(result["score"]) + 3) if len(groups) > 1 else 0,
+        row_heights=[len(names) + 0.25 for names in groups.values()],
+        vertical_spacing=_BETWEEN / height,
     )
-    n_rows = len(result["score"])
-    height = 62 * n_rows + 62 * len(groups) + 20
     figure.update_layout(canvas(dark, height=height).layout)
     for row, (unit, names) in enumerate(groups.items(), start=1):
         for trace in _score_traces(result, names, selected, look, legend=row == 1):
             figure.add_trace(trace, row=row, col=1)
         title = f"{'mean attention' if unit == 'probability' else names[0]} ({unit})"
-        figure.update_xaxes(title=title, rangemode="tozero", row=row, col=1)
+        figure.update_xaxes(title=title, row=row, col=1)
         figure.update_yaxes(
             tickvals=list(range(len(names))),
             ticktext=[_SCORE_NAMES.get(name, name) for name in names],
-            range=[len(names) - 0.5, -0.5],
+            range=[len(names) - 0.5, -0.75],
             showgrid=False,
             zeroline=False,
             row=row,
             col=1,
         )
-        if unit == "probability":
-            figure.update_xaxes(range=[-0.02, 1.02], row=row, col=1)
+        values = [result[name].sel(score=names).to_numpy() for name in ("value", "chance")]
+        top = max(float(np.nanmax(v, initial=0.0)) for v in values) or 1.0
+        top = 1.0 if unit == "probability" else top
+        figure.update_xaxes(range=[-0.02 * top, 1.05 * top], row=row, col=1)
     figure.update_layout(
         legend={"orientation": "h", "y": 1.0, "yanchor": "bottom", "x": 0},
         margin={"l": 8, "r": 8, "t": 36, "b": 8},

@@ -13,7 +13,7 @@ from interp.figures.glyphs import escaped, quoted, signed, visible
 from interp.figures.results import hop_labels, one_prompt, tokens_of
 from interp.figures.theme import canvas, diverging, outline, theme, token_axis
 
-_KIND_NAMES = {"attn_bias": "attention bias", "mlp": "MLP"}
+_KIND_NAMES = {"attn_bias": "bias", "mlp": "MLP"}
 
 
 def attribution_bars(

@@ -7,7 +7,7 @@ import unicodedata
 from collections.abc import Sequence
 
 WHITESPACE = {" ": "␣", "\n": "↵", "\t": "⇥"}
-LEGEND = "␣ space   ↵ newline   ⇥ tab"
+_WHITESPACE_NAMES = {" ": "space", "\n": "newline", "\t": "tab"}
 _INVISIBLE = {"Cc", "Cf", "Cs", "Co", "Cn", "Zs", "Zl", "Zp"}
 
 
@@ -23,6 +23,16 @@ def visible(token: str) -> str:
 def is_hidden(token: str) -> bool:
     """Whether `visible` puts glyphs in place of the whole token, so that they can be dimmed."""
     return not token or all(_visible_character(character) != character for character in token)
+
+
+def legend(tokens: Sequence[str]) -> str:
+    """What the glyphs in these tokens stand for; empty when there are none."""
+    text = set("".join(tokens))
+    return "   ".join(
+        f"{glyph} {_WHITESPACE_NAMES[character]}"
+        for character, glyph in WHITESPACE.items()
+        if character in text
+    )
 
 
 def escaped(text: str) -> str:

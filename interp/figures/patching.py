@@ -49,7 +49,7 @@ def patching_map(
     raw, unit = result["raw"].to_numpy(), result["raw"].attrs.get("units", "1")
     change = raw - float(result["base"])
     values = result["fraction"].to_numpy() if show == "fraction" else change
-    title = "fraction of the way to source" if show == "fraction" else f"change ({unit})"
+    title = "fraction (0 base, 1 source)" if show == "fraction" else f"change ({unit})"
     n_layers, n_columns = values.shape
     with_text = n_columns <= 16
     heatmap = go.Heatmap(
@@ -59,7 +59,7 @@ def patching_map(
         else None,
         texttemplate="%{text}" if with_text else None,
         hoverinfo="skip",
-        colorbar={"title": {"text": f"{title}: blue towards source"}},
+        colorbar={"title": {"text": title}},
         xgap=1,
         ygap=1,
         **diverging(values, look, 1.0 if show == "fraction" else None),
@@ -82,7 +82,7 @@ def patching_map(
         rows,
         hover,
         "layer %{customdata[0]}, %{customdata[2]}<br>fraction %{customdata[3]}"
-        f"<br>metric %{{customdata[4]:.4f}} {unit} (base %{{customdata[5]}})",
+        f"<br>metric %{{customdata[4]:.4f}} {unit}, changed by %{{customdata[5]}}",
     )
     figure = canvas(dark, height=max(280, 120 + 42 * n_layers), traces=[heatmap, markers])
     if over_positions:

@@ -77,6 +77,7 @@ def sphere_radius(radius: xr.Dataset, *, pos: int | None = None, dark: bool = Fa
         tickvals=list(range(n_states)),
         ticktext=names,
         range=[-0.5, n_states - 0.5],
+        tickangle=-40,
         showgrid=False,
         zeroline=False,
     )
@@ -175,18 +176,18 @@ def sphere_ball(
     traces: list[Any] = [*(_wires(look) if mode == "ball" else []), points]
     if pos is not None:
         traces.append(_path(result, states, pos, look))
-    figure = canvas(dark, height=620, traces=traces)
+    figure = canvas(dark, height=560, traces=traces)
     reach = 1.05 if mode == "ball" else float(np.nanmax(np.abs(result["coordinate"]))) * 1.05
     axis = {"range": [-reach, reach], "nticks": 5, "showspikes": False}
-    axis |= {"tickfont": {"color": look.muted, "size": 10}}
+    axis |= {"showticklabels": False, "title": {"font": {"color": look.muted, "size": 11}}}
     figure.update_layout(
         dragmode="orbit",
         margin={"l": 0, "r": 0, "t": 30, "b": 0},
         legend={"orientation": "h", "y": 1.0, "yanchor": "bottom", "x": 0},
         scene={
             "aspectmode": "cube",
-            "camera": {"eye": {"x": 1.25, "y": 1.25, "z": 0.75}},
-            **{f"{a}axis": axis | {"title": {"text": f"axis {i}"}} for i, a in
+            "camera": {"eye": {"x": 1.35, "y": 1.35, "z": 0.7}},
+            **{f"{a}axis": axis | {"title": axis["title"] | {"text": f"axis {i}"}} for i, a in
                enumerate("xyz", start=1)},
         },
     )  # fmt: skip
@@ -247,7 +248,7 @@ def update_split(
         legend={"orientation": "h", "y": 1.0, "yanchor": "bottom", "x": 0, "traceorder": "normal"},
     )
     figure.update_xaxes(
-        title="share of the update's squared length", range=[0, 1], tickformat=".0%"
+        title="share of the update's squared length", range=[0, 1.01], tickformat=".0%", dtick=0.25
     )
     figure.update_yaxes(
         tickvals=rows, ticktext=names, range=[len(names) - 0.5, -0.5], showgrid=False

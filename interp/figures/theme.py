@@ -14,6 +14,16 @@ from interp.figures.glyphs import labels
 
 MONOSPACE = "'DejaVu Sans Mono', Menlo, Consolas, monospace"
 SANS = "'Source Sans', 'Source Sans Pro', 'DejaVu Sans', Arial, sans-serif"
+ABOVE = {
+    "orientation": "h",
+    "x": 0.5,
+    "xanchor": "center",
+    "y": 1.0,
+    "yanchor": "bottom",
+    "thickness": 9,
+    "len": 0.6,
+}
+"""a colour bar on top of the picture, where the width is needed for cells"""
 LABEL_EACH_UP_TO = 96
 """tokens on an axis; with more of them only every 16th or 32nd position is numbered"""
 

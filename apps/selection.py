@@ -1,0 +1,281 @@
+"""What everybody looks at: one model, prompt, position, target and contrast for all pages.
+
+Every item is a widget in the sidebar bound to the URL, so that a link opens the same view.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import streamlit as st
+import torch
+from literal import literal
+from runs import open_model
+from token_strip import token_strip
+
+from interp import InputError
+from interp.engine import trace
+from interp.figures.glyphs import visible
+from interp.inputs import to_id, to_ids, token_strings, vocabulary
+from model import ModelError, Run
+
+if TYPE_CHECKING:
+    from transformer_lens import HookedTransformer
+
+PROMPT = "ROMEO:\nI pray thee, good Mercutio, let's retire.\n\nMERCUT"
+CORRUPT = ""
+AUTOMATIC = None
+_MOST_OPTIONS = 2000
+"""a larger vocabulary offers its likeliest tokens only"""
+
+
+@dataclass(frozen=True, eq=False)
+class Selection:
+    """The state of the page. `target` and `contrast` make the logit difference of all pages."""
+
+    run: Run
+    step: int
+    model: HookedTransformer
+    prompt: str
+    tokens: list[str]
+    vocabulary: list[str]
+    pos: int
+    target: int
+    contrast: int
+    corrupt: str
+    layer: int
+    head: int
+    dark: bool
+
+    def token(self, id: int) -> str | int:
+        """A token as one would write it in code: its string where that names it, else its id."""
+        text = self.vocabulary[id]
+        try:
+            return text if to_id(self.model, text) == id else id
+        except InputError:
+            return id
+
+    @property
+    def difference(self) -> str:
+        """The logit difference in words, not escaped."""
+        a, b = visible(self.vocabulary[self.target]), visible(self.vocabulary[self.contrast])
+        return f"logit({a}) − logit({b})"
+
+
+def current() -> Selection:
+    """The selection that `choose` made in this run of the script."""
+    return st.session_state["selection"]
+
+
+def choose(runs: dict[str, Path], needs: Sequence[str]) -> Selection:
+    """Draw the sidebar and the token strip, and keep the selection for the page.
+
+    Args:
+        runs: what can be opened, by name.
+        needs: what the page uses beyond the common items: layer, head, corrupt.
+
+    Raises:
+        InputError, ModelError: what was chosen cannot be shown; one sentence says why.
+    """
+    if "asked" not in st.session_state:
+        st.session_state["asked"] = st.query_params.to_dict()
+    asked = st.session_state["asked"]
+    with st.sidebar:
+        run, step, model = _choose_model(runs, asked)
+        prompt = _text("prompt", "Prompt", PROMPT if _reads(model, PROMPT) else _plain(model))
+        ids = to_ids(model, prompt)
+        tokens, n_pos = token_strings(model, ids[0]), ids.shape[1]
+        pos = _number("pos", "Position", n_pos, n_pos - 1, asked)
+        words = _vocabulary(model)
+        ranked = _next_logits(model, prompt, pos).argsort(descending=True)
+        target, contrast = _choose_tokens(words, ranked, asked)
+        layer = _number("layer", "Layer", model.cfg.n_layers, 0, asked, "layer" in needs)
+        head = _number("head", "Head", model.cfg.n_heads, 0, asked, "head" in needs)
+        corrupt = _choose_corrupt(model, prompt, pos, "corrupt" in needs)
+    st.session_state["asked"] = {}
+    selection = Selection(
+        run, step, model, prompt, tokens, words, pos, target, contrast, corrupt, layer, head,
+        dark=st.context.theme.type == "dark",
+    )  # fmt: skip
+    st.session_state["selection"] = selection
+    return selection
+
+
+def set_from(strip: str, item: str) -> Callable[[], None]:
+    """A callback that moves a bound item to what the token strip asked for."""
+
+    def move() -> None:
+        value = st.session_state[strip].get(item)
+        if value is not None:
+            st.session_state[item] = int(value)
+
+    return move
+
+
+def show_prompt(selection: Selection, needs: Sequence[str]) -> None:
+    """The token strip above every page's charts."""
+    token_strip(
+        selection.tokens,
+        selection.pos,
+        key="strip",
+        name="tokens of the prompt",
+        layer=selection.layer,
+        n_layers=selection.model.cfg.n_layers if "layer" in needs else 0,
+        on_pos=set_from("strip", "pos"),
+        on_layer=set_from("strip", "layer"),
+    )
+
+
+def _choose_model(
+    runs: dict[str, Path], asked: dict[str, str]
+) -> tuple[Run, int, HookedTransformer]:
+    if not runs:
+        raise ModelError(
+            "there is no run to open: train one with `orrery train` or give a folder of runs with "
+            "`streamlit run apps/explorer.py -- --runs DIR`."
+        )
+    _warn_unless(asked.get("model"), list(runs), "model")
+    name = st.selectbox("Model", list(runs), key="model", bind="query-params")
+    run = Run.open(runs[name])
+    steps = run.steps
+    _warn_unless(asked.get("step"), steps, "step")
+    if st.session_state.get("step") not in steps:
+        st.session_state["step"] = steps[-1]
+    step = steps[-1]
+    if len(steps) > 1:
+        step = st.select_slider(
+            "Training step", steps, key="step", bind="query-params",
+            help="Every page shows the model as it was at this step.",
+        )  # fmt: skip
+    return run, step, open_model(run, step)
+
+
+def _text(key: str, label: str, seed: str) -> str:
+    st.session_state.setdefault(key, seed)
+    return st.text_area(
+        label, key=key, bind="query-params", height=140, help="Ctrl+Enter or a click elsewhere."
+    )
+
+
+def _number(
+    key: str, label: str, n: int, seed: int, asked: dict[str, str], shown: bool = True
+) -> int:
+    """A whole number from 0 to n - 1; clamped, with a word about it when a link asked for more."""
+    if shown:
+        _warn_unless(asked.get(key), range(n), key)
+    value = st.session_state.get(key)
+    if not isinstance(value, int) or not 0 <= value < n:
+        st.session_state[key] = seed if value is None else max(0, min(int(value), n - 1))
+    if n > 1 and shown:
+        return st.slider(label, 0, n - 1, key=key, bind="query-params")
+    return min(st.session_state[key], n - 1)
+
+
+def _choose_tokens(
+    words: list[str], ranked: torch.Tensor, asked: dict[str, str]
+) -> tuple[int, int]:
+    order = ranked.tolist()
+    options = [AUTOMATIC, *(range(len(words)) if len(words) <= _MOST_OPTIONS else order[:200])]
+    names = _option_names(words)
+
+    def name(id: int | None) -> str:
+        return "automatic" if id is None else names[id]
+
+    chosen = []
+    labels = {"target": "Target: what the model should say", "contrast": "Contrast: instead of"}
+    for key, label in labels.items():
+        _warn_unless(asked.get(key), [name(id) for id in options], key)
+        if st.session_state.get(key) not in options:
+            st.session_state[key] = AUTOMATIC
+        chosen.append(st.selectbox(label, options, format_func=name, key=key, bind="query-params"))
+    target, contrast = chosen
+    target = order[0] if target is None else target
+    contrast = next(id for id in order if id != target) if contrast is None else contrast
+    if target == contrast:
+        raise InputError(
+            f"Target and contrast are both {words[target]!r}, so their difference is 0 everywhere: "
+            "choose two different tokens."
+        )
+    st.text(f"logit({visible(words[target])}) − logit({visible(words[contrast])})")
+    return target, contrast
+
+
+def _choose_corrupt(model: HookedTransformer, prompt: str, pos: int, shown: bool) -> str:
+    typed = st.session_state.get("corrupt", "")
+    if shown:
+        st.session_state.setdefault("corrupt", CORRUPT)
+        typed = st.text_area(
+            "Corrupt prompt",
+            key="corrupt",
+            bind="query-params",
+            height=110,
+            placeholder="automatic: one token of the prompt changed",
+            help="As many tokens as the prompt. Patching carries activations between the two.",
+        )
+    return typed or _one_token_changed(model, prompt, pos)
+
+
+def _one_token_changed(model: HookedTransformer, prompt: str, pos: int) -> str:
+    """The prompt with the token before `pos` replaced by what the model would have said there."""
+    ids = to_ids(model, prompt)[0].clone()
+    at = max(pos - 1, 0)
+    order = (
+        _next_logits(model, prompt, at - 1).argsort(descending=True).tolist()
+        if at > 0
+        else range(model.cfg.d_vocab)
+    )
+    ids[at] = next(id for id in order if id != int(ids[at]))
+    return "".join(token_strings(model, ids))
+
+
+def _option_names(words: list[str]) -> list[str]:
+    """Visible tokens, made different where they look alike: options must be."""
+    shown = [visible(word) for word in words]
+    seen: dict[str, int] = {}
+    for name in shown:
+        seen[name] = seen.get(name, 0) + 1
+    return [
+        f"{name} (id {id})" if seen[name] > 1 or name == "automatic" else name
+        for id, name in enumerate(shown)
+    ]
+
+
+def _warn_unless(asked: str | None, allowed: Sequence, item: str) -> None:
+    if asked is not None and asked not in map(str, allowed):
+        st.warning(f"The link asks for {item} {literal(repr(asked))}, which is not there.")
+
+
+def _reads(model: HookedTransformer, text: str) -> bool:
+    try:
+        to_ids(model, text)
+    except InputError:
+        return False
+    return True
+
+
+def _plain(model: HookedTransformer) -> str:
+    """A prompt for a model that cannot read the usual one: some tokens, twice over."""
+    n = max(1, min(12, model.cfg.n_ctx // 2))
+    words = [word for word in _vocabulary(model) if len(word) == 1 and word.isprintable()][:n]
+    return "".join(words * 2)[: model.cfg.n_ctx]
+
+
+@st.cache_resource(max_entries=12, show_spinner=False)
+def _words(checkpoint: str, _model: HookedTransformer) -> list[str]:
+    return vocabulary(_model)
+
+
+def _vocabulary(model: HookedTransformer) -> list[str]:
+    return _words(f"{model.cfg.model_name} {model.checkpoint_hash}", model)
+
+
+@st.cache_resource(max_entries=256, show_spinner=False)
+def _logits(checkpoint: str, prompt: str, _model: HookedTransformer) -> torch.Tensor:
+    return trace(_model, prompt, sites=[]).logits[0]
+
+
+def _next_logits(model: HookedTransformer, prompt: str, pos: int) -> torch.Tensor:
+    return _logits(f"{model.cfg.model_name} {model.checkpoint_hash}", prompt, model)[pos]

@@ -1,0 +1,86 @@
+"""Lens: what the model would say if it stopped after each sublayer."""
+
+import numpy as np
+import streamlit as st
+from state_choice import choose_state
+from worksheet import Worksheet
+
+import interp
+from interp import figures
+from interp.engine import trace
+from interp.inputs import vocabulary
+
+MEASURES = {
+    "probability of the top token": "top_probability",
+    "probability of the target": "probability",
+    "rank of the target": "rank",
+    "loss on the next token": "cross_entropy",
+    "entropy": "entropy",
+    "distance to the end (KL)": "kl_to_final",
+}
+
+
+def choose_cell(cell: list) -> None:
+    st.session_state["state"], st.session_state["pos"] = str(cell[0]), int(cell[1])
+
+
+page = Worksheet()
+at = page.selection
+st.markdown(
+    "Read the residual stream after each sublayer as if it were the last. Each cell shows the "
+    "token it would say next; click one for its ten best."
+)
+choices = st.container(horizontal=True, gap="large")
+measure = choices.segmented_control(
+    "Colour", list(MEASURES), key="measure", bind="query-params", required=True,
+    default=next(iter(MEASURES)),
+)  # fmt: skip
+
+top = min(10, at.model.cfg.d_vocab)
+words = page.ask("words", vocabulary)
+lens = page.ask(
+    "lens", interp.logit_lens, at.prompt, target=at.token(at.target), top=top, logits=True
+)
+states = [str(state) for state in lens["state"].to_numpy()]
+with choices:
+    state = choose_state(states)
+page.draw(
+    "grid",
+    figures.lens_grid,
+    lens,
+    words,
+    show=MEASURES[measure],
+    selected=(state, at.pos),
+    on_select=choose_cell,
+    alt="The top token after each sublayer at each position, coloured by the " + measure + ".",
+)
+
+left, right = st.columns(2)
+with left:
+    st.subheader(f"The {top} likeliest there", anchor=False)
+    page.draw(
+        "best",
+        figures.lens_top,
+        lens,
+        words,
+        state,
+        at.pos,
+        alt=f"The {top} likeliest tokens at state {state}, position {at.pos}.",
+    )
+with right:
+    st.subheader("The logit difference on the way", anchor=False)
+    page.draw(
+        "path",
+        figures.lens_path,
+        lens,
+        words,
+        at.pos,
+        at.target,
+        at.contrast,
+        alt=f"The logit difference after each sublayer at position {at.pos}.",
+    )
+
+last = lens["logits"].isel(state=-1, batch=0).to_numpy()
+given = at.model(trace(at.model, at.prompt, sites=[]).ids)[0].numpy()
+page.check("the last row is what the model itself gives", np.abs(last - given).max(), 1e-3)
+page.close()

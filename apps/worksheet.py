@@ -1,0 +1,264 @@
+"""A page's work, done and written down at once.
+
+A view asks an analysis, draws a figure, checks an identity, each through its `Worksheet`. What
+was called is what the page shows as code, so the code cannot say anything else, and the same
+words are the key under which answers are cached.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+import streamlit as st
+import xarray as xr
+from literal import literal
+from runs import shown_path
+from selection import Selection, current
+
+import interp
+from interp import figures
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
+
+Answer = TypeVar("Answer")
+TEXTS = ("prompt", "corrupt")
+CHART = {
+    "displaylogo": False,
+    "modeBarButtonsToRemove": ["select2d", "lasso2d", "autoScale2d"],
+    "toImageButtonOptions": {"format": "png", "scale": 2},
+}
+
+
+@dataclass(frozen=True)
+class Check:
+    """An identity that must hold, and how far the page's numbers are from it."""
+
+    sentence: str
+    error: float
+    tolerance: float
+
+    @property
+    def holds(self) -> bool:
+        return self.error <= self.tolerance
+
+
+@dataclass
+class Worksheet:
+    selection: Selection = field(default_factory=current)
+    lines: list[str] = field(default_factory=list)
+    imports: dict[str, set[str]] = field(default_factory=dict)
+    results: dict[str, Any] = field(default_factory=dict)
+    drawn: dict[str, Figure] = field(default_factory=dict)
+    checks: list[Check] = field(default_factory=list)
+    names: dict[int, tuple[str, str]] = field(default_factory=dict)
+    """the name of each result in the code, and the expression that makes it, by object id"""
+    texts: set[str] = field(default_factory=set)
+    """which prompts the code needs"""
+
+    def __post_init__(self) -> None:
+        for name in TEXTS:
+            text = getattr(self.selection, name)
+            self.names[id(text)] = (name, repr(text))
+
+    def ask(
+        self, name: str, analysis: Callable[..., Answer], *arguments: Any, **settings: Any
+    ) -> Answer:
+        """`name = analysis(model, ...)`, from the cache if anybody has asked it before.
+
+        The answer is shared between sessions: read it, never change it.
+        """
+        called = self._import(analysis)
+        words = f"{called}(model{self._written(arguments, settings)})"
+        source = f"{called}(model{self._written(arguments, settings, inline=True)})"
+        model = self.selection.model
+        asked_of = f"{self.selection.run.path.resolve()} {model.checkpoint_hash}"
+        answer = _answer(asked_of, source, lambda: analysis(model, *arguments, **settings))
+        self.lines.append(f"{name} = {words}")
+        self.results[name] = answer
+        self.names[id(answer)] = (name, source)
+        return answer
+
+    def draw(
+        self,
+        name: str,
+        figure: Callable[..., Figure],
+        *arguments: Any,
+        alt: str,
+        on_select: Callable[[list[Any]], None] | None = None,
+        **settings: Any,
+    ) -> None:
+        """`name = figure(...)`, shown as a chart.
+
+        Args:
+            alt: the chart in words.
+            on_select: called with the customdata of a point that was clicked.
+        """
+        if self.selection.dark:
+            settings["dark"] = True
+        drawn = figure(*arguments, **settings)
+        words = self._written(arguments, settings).removeprefix(", ")
+        self.lines.append(f"{name} = figures.{figure.__name__}({words})")
+        self.drawn[name] = drawn
+
+        def selected() -> None:
+            points = st.session_state[name].selection.points
+            if on_select is not None and points:
+                on_select(points[0]["customdata"])
+
+        interactive = {} if on_select is None else {"on_select": selected}
+        st.plotly_chart(
+            drawn,
+            theme=None,
+            key=name,
+            alt=alt,
+            config=CHART | {"displayModeBar": "hover"},
+            selection_mode="points",
+            **interactive,
+        )
+
+    def check(self, sentence: str, error: float, tolerance: float) -> None:
+        """Note an identity; `close` shows it."""
+        self.checks.append(Check(sentence, float(error), tolerance))
+
+    @property
+    def code(self) -> str:
+        """The page as a script: paste it into Python where the explorer was started."""
+        run, step = self.selection.run, self.selection.step
+        at = "" if step == run.steps[-1] else f", step={step}"
+        imports = [
+            f"from {module} import {', '.join(sorted(names))}"
+            for module, names in sorted((self.imports | {"model": {"load"}}).items())
+        ]
+        return "\n".join(
+            [
+                *imports,
+                "",
+                f"model = load({shown_path(run.path)!r}{at})",
+                *(
+                    f"{name} = {getattr(self.selection, name)!r}"
+                    for name in sorted(self.texts)[::-1]
+                ),
+                *self.lines,
+            ]
+        )
+
+    def close(self) -> None:
+        """The foot of the page: checks in one line, then data, figures, code, checks in full."""
+        if all(check.holds for check in self.checks):
+            st.caption(":green[**✓**] " + " · ".join(map(_in_words, self.checks)))
+        for check in self.checks:
+            if not check.holds:
+                st.error(f"This check fails: {_in_words(check)}. Do not trust the numbers above.")
+        data, pictures, code, checks = st.tabs(["Data", "Figure", "Code", "Checks"])
+        with data:
+            self._data()
+        with pictures:
+            st.caption("A page by itself that opens without a network, still interactive.")
+            with st.container(horizontal=True):
+                for name, figure in self.drawn.items():
+                    st.download_button(
+                        f"{name.replace('_', ' ')} (HTML)",
+                        lambda figure=figure: figure.to_html(config=CHART),
+                        f"{name}.html",
+                        "text/html",
+                        key=f"html-{name}",
+                        on_click="ignore",
+                    )
+        with code:
+            st.caption("Gives the numbers and figures of this page, pasted into Python here.")
+            st.code(self.code, language="python")
+        with checks:
+            st.table(
+                [
+                    {
+                        "what must hold": literal(check.sentence),
+                        "off by": f"{check.error:.2e}",
+                        "allowed": f"{check.tolerance:.0e}",
+                        "": "holds" if check.holds else "FAILS",
+                    }
+                    for check in self.checks
+                ]
+            )
+
+    def _data(self) -> None:
+        tables = dict(self._tables())
+        with st.container(horizontal=True, vertical_alignment="bottom"):
+            # The key names the choices: another page, or another analysis, has others.
+            name = st.selectbox("Table", list(tables), key=f"table {' '.join(tables)}", width=320)
+            for ending, write in (("csv", _csv), ("npz", _npz)):
+                st.download_button(
+                    ending.upper(),
+                    lambda table=tables[name], write=write: write(table),
+                    f"{name}.{ending}",
+                    key=f"download-{ending}",
+                    on_click="ignore",
+                )
+        st.caption("Long form, one row a number. Tokens stand as they are.")
+
+    def _tables(self) -> Iterator[tuple[str, xr.Dataset]]:
+        """The results as tables: variables of one shape share one, single numbers join each."""
+        for name, result in self.results.items():
+            if not isinstance(result, xr.DataArray | xr.Dataset):
+                continue
+            whole = result.to_dataset() if isinstance(result, xr.DataArray) else result
+            whole = whole.squeeze("batch", drop=True) if "batch" in whole.dims else whole
+            shapes: dict[tuple, list] = {}
+            for variable, values in whole.data_vars.items():
+                shapes.setdefault(values.dims, []).append(variable)
+            single = shapes.pop((), [])
+            for dims, variables in shapes.items():
+                by = f"_by_{'_'.join(map(str, dims))}" if len(shapes) > 1 else ""
+                yield name + by, whole[variables + single]
+
+    def _import(self, function: Callable) -> str:
+        name = function.__name__
+        public = getattr(interp, name, None) is function
+        self.imports.setdefault("interp" if public else function.__module__, set()).add(name)
+        self.imports.setdefault("interp", set()).add("figures")
+        return name
+
+    def _written(
+        self, arguments: tuple, settings: Mapping[str, Any], *, inline: bool = False
+    ) -> str:
+        def word(value: Any) -> str:
+            if id(value) not in self.names:
+                return repr(value)
+            name, source = self.names[id(value)]
+            if name in TEXTS:
+                self.texts.add(name)
+            return source if inline else name
+
+        words = [word(value) for value in arguments]
+        words += [f"{name}={word(value)}" for name, value in settings.items()]
+        return "".join(f", {each}" for each in words)
+
+
+@st.cache_resource(max_entries=128, show_spinner=False)
+def _answer(asked_of: str, question: str, _ask: Callable[[], Any]) -> Any:
+    """An answer by its own words. Models and tensors are not hashed."""
+    return _ask()
+
+
+def _in_words(check: Check) -> str:
+    return f"{literal(check.sentence)} (off by {check.error:.1e})"
+
+
+def _csv(table: xr.Dataset) -> str:
+    return table.to_dataframe().to_csv()
+
+
+def _npz(table: xr.Dataset) -> bytes:
+    arrays = {str(name): table[name].to_numpy() for name in (*table.data_vars, *table.coords)}
+    # Strings as fixed-width text: object arrays would have to be pickled.
+    plain = {k: v.astype(str) if v.dtype == object else v for k, v in arrays.items()}
+    file = io.BytesIO()
+    np.savez_compressed(file, **plain)
+    return file.getvalue()
+
+
+__all__ = ["Worksheet", "figures"]

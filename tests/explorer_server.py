@@ -1,0 +1,120 @@
+"""The explorer as its users meet it: a server of its own, and Chromium in front of it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+ROOT = Path(__file__).parents[1]
+PAGES = ("Attention", "Lens", "Attribution", "Patching", "Sphere")
+# The 3-D view needs WebGL, which a machine without a screen has to draw itself.
+_ARGUMENTS = ("--no-sandbox", "--use-angle=swiftshader", "--enable-unsafe-swiftshader")
+
+
+@contextmanager
+def explorer(*arguments: str) -> Iterator[str]:
+    """A server with these arguments for the explorer; gives its address."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "streamlit", "run", "apps/explorer.py"]
+    command += [f"--server.port={port}", "--server.headless=true", "--server.fileWatcherType=none"]
+    server = subprocess.Popen(
+        [*command, "--", *arguments],
+        cwd=ROOT,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    address = f"http://127.0.0.1:{port}"
+    try:
+        _wait_until_healthy(address, server)
+        yield address
+    finally:
+        server.terminate()
+        try:
+            server.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            server.kill()
+            server.wait()
+
+
+def _wait_until_healthy(address: str, server: subprocess.Popen) -> None:
+    for _ in range(300):
+        if server.poll() is not None:
+            raise RuntimeError(f"the server ended with code {server.returncode}")
+        try:
+            with urllib.request.urlopen(f"{address}/_stcore/health", timeout=1):
+                return
+        except OSError:
+            time.sleep(0.1)
+    raise RuntimeError("the server did not answer within 30 seconds")
+
+
+def why_no_browser() -> str | None:
+    """None when Chromium can be driven here, otherwise the reason why not."""
+    try:
+        import playwright.sync_api  # noqa: F401
+    except ImportError:
+        return "playwright is not installed: pip install -e '.[test]'"
+    if chromium() is None:
+        return "no Chromium found: install Debian's `chromium`, or set CHROMIUM to its path"
+    return None
+
+
+def chromium() -> str | None:
+    """The path of a Chromium, if there is one."""
+    named = os.environ.get("CHROMIUM")
+    candidates = (named,) if named else ("chromium", "chromium-browser", "google-chrome")
+    return next(filter(None, map(shutil.which, candidates)), None)
+
+
+@contextmanager
+def browser() -> Iterator[Browser]:
+    """A headless Chromium."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        launched = playwright.chromium.launch(executable_path=chromium(), args=list(_ARGUMENTS))
+        try:
+            yield launched
+        finally:
+            launched.close()
+
+
+def settle(page: Page) -> None:
+    """Wait until the script has run, every chart is drawn and nothing is out of date."""
+    app = page.locator("[data-testid=stApp]")
+    app.wait_for()
+    page.wait_for_function(
+        """() => {
+          const app = document.querySelector("[data-testid=stApp]");
+          const idle = app.dataset.testScriptState === "notRunning";
+          const charts = [...document.querySelectorAll("[data-testid=stPlotlyChart]")];
+          const drawn = charts.every((c) => c.querySelector(".main-svg, canvas"));
+          const stale = document.querySelector("[data-stale=true]");
+          const foot = document.querySelector("[data-testid=stTabs], [data-testid=stAlert]");
+          return idle && drawn && !stale && foot;
+        }""",
+        timeout=30_000,
+    )
+    page.wait_for_timeout(250)
+
+
+def open_page(page: Page, address: str, name: str, query: str = "") -> None:
+    """Open one page of the explorer and wait for it."""
+    # The first page of the navigation has the bare address.
+    path = "" if name == PAGES[0] else name.lower()
+    page.goto(f"{address}/{path}{query}")
+    settle(page)
