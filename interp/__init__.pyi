@@ -1,6 +1,16 @@
 from .attention import attention_patterns as attention_patterns
 from .attention import head_scores as head_scores
 from .attention import induction_scores as induction_scores
+from .circuits import circuit_spectra as circuit_spectra
+from .circuits import circuit_table as circuit_table
+from .circuits import copying_scores as copying_scores
+from .circuits import direct_path as direct_path
+from .circuits import ov_circuit as ov_circuit
+from .circuits import qk_circuit as qk_circuit
+from .composition import composition_scores as composition_scores
+from .direct import accumulated_contributions as accumulated_contributions
+from .direct import neuron_attribution as neuron_attribution
+from .direct import source_attribution as source_attribution
 from .engine import Trace as Trace
 from .engine import trace as trace
 from .errors import InputError as InputError
@@ -18,12 +28,28 @@ from .patching import activation_patching as activation_patching
 from .replay import replay as replay
 from .residual import direct_logit_attribution as direct_logit_attribution
 from .residual import logit_lens as logit_lens
+from .score_split import score_split as score_split
 from .sites import Site as Site
 from .sites import sites_of as sites_of
+from .sphere import ablation_effect as ablation_effect
+from .sphere import confidence_ceiling as confidence_ceiling
+from .sphere import direct_effect as direct_effect
+from .sphere import effective_dim as effective_dim
 from .sphere import eps_regime as eps_regime
+from .sphere import frozen_scale_loss as frozen_scale_loss
+from .sphere import gain_ellipsoid as gain_ellipsoid
+from .sphere import key_selectability as key_selectability
+from .sphere import layernorm_gains as layernorm_gains
+from .sphere import norm_growth as norm_growth
+from .sphere import null_writers as null_writers
+from .sphere import query_uniformity as query_uniformity
+from .sphere import scale_jitter as scale_jitter
 from .sphere import sphere_path as sphere_path
 from .sphere import sphere_radius as sphere_radius
 from .sphere import sphere_view as sphere_view
+from .sphere import token_reachable as token_reachable
+from .sphere import unembed_cosines as unembed_cosines
+from .sphere import unembed_geometry as unembed_geometry
 from .sphere import update_split as update_split
 
 __all__ = [
@@ -32,26 +58,52 @@ __all__ = [
     "Metric",
     "Site",
     "Trace",
+    "ablation_effect",
+    "accumulated_contributions",
     "activation_patching",
     "attention_patterns",
+    "circuit_spectra",
+    "circuit_table",
+    "composition_scores",
+    "confidence_ceiling",
     "contrast",
+    "copying_scores",
     "cross_entropy",
+    "direct_effect",
     "direct_logit_attribution",
+    "direct_path",
+    "effective_dim",
     "eps_regime",
+    "frozen_scale_loss",
+    "gain_ellipsoid",
     "head_scores",
     "induction_scores",
+    "key_selectability",
     "kl_divergence",
+    "layernorm_gains",
     "log_prob",
     "logit_difference",
     "logit_lens",
+    "neuron_attribution",
+    "norm_growth",
+    "null_writers",
+    "ov_circuit",
     "probability",
+    "qk_circuit",
+    "query_uniformity",
     "rank",
     "replay",
+    "scale_jitter",
+    "score_split",
     "sites_of",
+    "source_attribution",
     "sphere_path",
     "sphere_radius",
     "sphere_view",
     "to_ids",
+    "token_reachable",
     "trace",
+    "unembed_cosines",
+    "unembed_geometry",
     "update_split",
 ]

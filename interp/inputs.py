@@ -83,6 +83,15 @@ def to_ids(model: HookedTransformer, input: Input) -> Int[Tensor, "batch pos"]:
     return ids.to(device=model.cfg.device, dtype=torch.long)
 
 
+def text_ids(model: HookedTransformer, text: str) -> Int[Tensor, " pos"]:
+    """Token ids of a text of any length, on the CPU: what `interp.corpus` cuts into windows.
+
+    Raises:
+        InputError: a character outside the vocabulary, named with its position.
+    """
+    return torch.tensor(_encode(model, text), dtype=torch.long)
+
+
 def contrast(model: HookedTransformer, source: Input, base: Input) -> Contrast:
     """Two inputs as a Contrast, after checking that they can be compared.
 

@@ -24,7 +24,7 @@ FORBIDDEN: dict[str, dict[str, set[str]]] = {
     "interp": {
         "model": set(),
         "apps": set(),
-        "transformer_lens": {"inputs.py", "engine.py", "hook_path.py"},
+        "transformer_lens": {"inputs.py", "engine.py", "hook_path.py", "circuits.py"},
         "plotly": {"figures.py", "figures/"},
         "streamlit": set(),
     },
