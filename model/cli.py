@@ -11,7 +11,7 @@ from typing import NoReturn
 
 from .errors import ModelError
 
-COMMANDS = ("sample", "verify", "inspect", "explore")
+COMMANDS = ("train", "resume", "sample", "verify", "inspect", "explore")
 DEBUG = "ORRERY_DEBUG"
 
 
@@ -27,7 +27,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     0 on success, 1 when a check fails, 2 when the input cannot be used, 130 when interrupted.
     """
+    argv = sys.argv[1:] if argv is None else argv
     arguments = parser().parse_args(argv)
+    arguments.argv = argv
     try:
         return arguments.run(arguments) or 0
     except ModelError as error:
