@@ -6,12 +6,12 @@ The sidebar holds what everybody looks at; each page in `views/` asks one questi
 from __future__ import annotations
 
 import streamlit as st
-from literal import literal
-from runs import offered
-from selection import choose, show_prompt
 
 from interp import InputError
+from literal import literal
 from model import ModelError
+from runs import offered
+from selection import choose, show_prompt
 
 PAGES = {
     "Attention": ("views/attention.py", ":material/visibility:", ("layer", "head")),

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING
 
 import streamlit as st
 import torch
-from literal import literal
-from runs import open_model
-from token_strip import token_strip
 
 from interp import InputError
 from interp.engine import trace
 from interp.figures.glyphs import visible
 from interp.inputs import to_id, to_ids, token_strings, vocabulary
+from literal import literal
 from model import ModelError, Run
+from runs import open_model
+from token_strip import token_strip
 
 if TYPE_CHECKING:
     from transformer_lens import HookedTransformer

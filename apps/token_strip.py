@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import streamlit as st
+from streamlit.components.v2 import component
 
 from interp.figures.glyphs import is_hidden, legend, visible
 
@@ -117,9 +117,7 @@ def token_strip(
     words = f"click a token or press {keys}" + (f"   ·   {glyphs}" if glyphs else "")
     # Registering again under one name replaces the last registration, which is the same one;
     # at import it would reach only the first server of a process.
-    strip = st.components.v2.component(
-        "orrery_token_strip", html='<div class="root"></div>', css=_CSS, js=_JS
-    )
+    strip = component("orrery_token_strip", html='<div class="root"></div>', css=_CSS, js=_JS)
     strip(
         key=key,
         data={

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 import streamlit as st
 import xarray as xr
-from literal import literal
-from runs import shown_path
-from selection import Selection, current
 
 import interp
 from interp import figures
+from literal import literal
+from runs import shown_path
+from selection import Selection, current
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -110,7 +110,6 @@ class Worksheet:
             if on_select is not None and points:
                 on_select(points[0]["customdata"])
 
-        interactive = {} if on_select is None else {"on_select": selected}
         st.plotly_chart(
             drawn,
             theme=None,
@@ -118,7 +117,7 @@ class Worksheet:
             alt=alt,
             config=CHART | {"displayModeBar": "hover"},
             selection_mode="points",
-            **interactive,
+            on_select="ignore" if on_select is None else selected,
         )
 
     def check(self, sentence: str, error: float, tolerance: float) -> None:
@@ -257,7 +256,7 @@ def _npz(table: xr.Dataset) -> bytes:
     # Strings as fixed-width text: object arrays would have to be pickled.
     plain = {k: v.astype(str) if v.dtype == object else v for k, v in arrays.items()}
     file = io.BytesIO()
-    np.savez_compressed(file, **plain)
+    np.savez_compressed(file, allow_pickle=False, **plain)
     return file.getvalue()
 
 

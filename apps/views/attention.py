@@ -2,10 +2,10 @@
 
 import numpy as np
 import streamlit as st
-from worksheet import Worksheet
 
 import interp
 from interp import figures
+from worksheet import Worksheet
 
 SCORED_ON = {"this prompt": interp.head_scores, "random repeated tokens": interp.induction_scores}
 

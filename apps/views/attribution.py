@@ -2,11 +2,11 @@
 
 import numpy as np
 import streamlit as st
-from literal import literal
-from worksheet import Worksheet
 
 import interp
 from interp import figures
+from literal import literal
+from worksheet import Worksheet
 
 page = Worksheet()
 at = page.selection

@@ -2,13 +2,13 @@
 
 import numpy as np
 import streamlit as st
-from state_choice import choose_state
-from worksheet import Worksheet
 
 import interp
 from interp import figures
 from interp.engine import trace
 from interp.inputs import vocabulary
+from state_choice import choose_state
+from worksheet import Worksheet
 
 MEASURES = {
     "probability of the top token": "top_probability",

@@ -2,15 +2,15 @@
 
 import numpy as np
 import streamlit as st
-from literal import literal
-from selection import set_from
-from token_strip import token_strip
-from worksheet import Worksheet
 
 from interp import figures
 from interp.inputs import contrast, token_strings
 from interp.metrics import logit_difference
 from interp.patching import activation_patching
+from literal import literal
+from selection import set_from
+from token_strip import token_strip
+from worksheet import Worksheet
 
 SITES = {
     "residual stream": "resid_pre",

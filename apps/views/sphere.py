@@ -2,11 +2,11 @@
 
 import numpy as np
 import streamlit as st
-from state_choice import choose_state
-from worksheet import Worksheet
 
 import interp
 from interp import figures
+from state_choice import choose_state
+from worksheet import Worksheet
 
 VIEWS = {
     "ball": "Inside the unit ball: drawn distances never exceed true ones.",

@@ -148,10 +148,12 @@ def attention_head(
     queries["range"] = queries["range"][::-1]
     if n > 40:
         queries["tickfont"] = queries.get("tickfont", {}) | {"size": 9}
-    figure.update_xaxes(**keys, constrain="domain")
-    square = {"scaleanchor": "x", "constrain": "domain", "constraintoward": "top"}
-    figure.update_yaxes(**queries, **square, labelalias=_hover_names(cell, "query_pos"))
-    figure.update_xaxes(labelalias=_hover_names(cell, "key_pos"))
+    keys["labelalias"] = _hover_names(cell, "key_pos")
+    figure.update_xaxes(keys)
+    figure.update_xaxes(constrain="domain")
+    queries["labelalias"] = _hover_names(cell, "query_pos")
+    figure.update_yaxes(queries)
+    figure.update_yaxes(scaleanchor="x", constrain="domain", constraintoward="top")
     if query_pos is not None:
         figure.add_shape(**outline(look, -0.5, query_pos + 0.5, query_pos - 0.5, query_pos + 0.5))
     return figure

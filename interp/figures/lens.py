@@ -69,7 +69,8 @@ def lens_grid(
     result, look, measure = one_prompt(lens), theme(dark), LENS_MEASURES[show]
     values = result[show].to_numpy()
     values = values[..., 0] if values.ndim == 3 else values
-    top_ids = result["top_ids"].to_numpy()[..., 0]
+    best = [[vocabulary[int(i)] for i in row] for row in result["top_ids"].to_numpy()[..., 0]]
+    probability = result["top_probability"].to_numpy()[..., 0]
     states, tokens = [str(s) for s in result["state"].to_numpy()], tokens_of(result)
     n_states, n_pos = values.shape
 
@@ -101,8 +102,8 @@ def lens_grid(
     names = state_labels(states)
     rows, columns = (axis.ravel() for axis in np.indices(values.shape))
     hover = [
-        [states[i], int(j), escaped(names[i]), quoted(tokens[j]), quoted(vocabulary[top_ids[i, j]]),
-         float(result["top_probability"].to_numpy()[i, j, 0]), float(values[i, j])]
+        [states[i], int(j), escaped(names[i]), quoted(tokens[j]), quoted(best[i][j]),
+         float(probability[i, j]), float(values[i, j])]
         for i, j in zip(rows, columns, strict=True)
     ]  # fmt: skip
     markers = cell_markers(
@@ -142,9 +143,9 @@ def lens_top(
     """
     result, look = one_prompt(lens), theme(dark)
     cell = _cell(result, state, pos)
-    ids = cell["top_ids"].to_numpy()
+    words = [vocabulary[int(i)] for i in cell["top_ids"].to_numpy()]
     probability = cell["top_probability"].to_numpy()
-    rows = np.arange(len(ids))
+    rows = np.arange(len(words))
     bars = go.Bar(
         x=probability,
         y=rows,
@@ -153,17 +154,17 @@ def lens_top(
         text=[f"{p:.3f}" for p in probability],
         textposition="outside",
         cliponaxis=False,
-        customdata=[quoted(vocabulary[i]) for i in ids],
+        customdata=[quoted(word) for word in words],
         hovertemplate="%{customdata}: %{x:.4f}<extra></extra>",
     )
-    figure = canvas(dark, height=80 + 26 * len(ids), traces=[bars])
+    figure = canvas(dark, height=80 + 26 * len(words), traces=[bars])
     figure.update_xaxes(title="probability", range=[0, 1.12], tickvals=[0, 0.25, 0.5, 0.75, 1])
     figure.update_yaxes(
         title="token",
         tickvals=rows,
-        ticktext=labels([vocabulary[i] for i in ids], look.muted),
+        ticktext=labels(words, look.muted),
         tickfont={"family": MONOSPACE, "size": 14, "color": look.ink},
-        range=[len(ids) - 0.5, -0.5],
+        range=[len(words) - 0.5, -0.5],
         showgrid=False,
     )
     return figure

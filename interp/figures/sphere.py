@@ -32,7 +32,10 @@ def sphere_radius(radius: xr.Dataset, *, pos: int | None = None, dark: bool = Fa
     figure.update_layout(canvas(dark, height=520).layout)
     x = np.repeat(np.arange(n_states), n_pos) + np.tile(_spread(n_pos), n_states)
     who = [f"{i} {quoted(t)}" for i, t in enumerate(tokens)] * n_states
-    figure.add_hline(y=sphere, line={"color": look.ink, "dash": "dash", "width": 1}, row=1, col=1)
+    figure.add_shape(
+        type="line", x0=0, x1=1, xref="x domain", y0=sphere, y1=sphere, yref="y",
+        line={"color": look.ink, "dash": "dash", "width": 1},
+    )  # fmt: skip
     for row, variable in enumerate(("radius", "deficit"), start=1):
         values = result[variable].to_numpy()
         unit = "%{y:.6f}" if variable == "radius" else "short by %{y:.3e}"

@@ -186,7 +186,7 @@ def outline(look: Theme, x0: float, x1: float, y0: float, y1: float) -> dict[str
 
 
 def cell_markers(
-    x: Sequence[float], y: Sequence[float], customdata: Any, hovertemplate: str, *, size: float = 14
+    x: np.ndarray, y: np.ndarray, customdata: Any, hovertemplate: str, *, size: float = 14
 ) -> go.Scatter:
     """Invisible points over cells: heatmap and image cells report no clicks, points do."""
     unseen = {"marker": {"opacity": 0}}
