@@ -9,6 +9,14 @@ from typing import Any, Literal, get_args
 
 from .errors import ModelError
 
+_YES_OR_NO = (
+    "scale_attn_by_inverse_layer_idx",
+    "qkv_bias",
+    "bias",
+    "unembed_bias",
+    "tied_embeddings",
+)
+
 ActFn = Literal["gelu", "gelu_new", "relu"]
 InitMode = Literal["pytorch", "gpt2"]
 
@@ -38,6 +46,8 @@ class GPTConfig:
     """added to the variance in every LayerNorm"""
     attn_scale: float | None = None
     """what attention scores are divided by; sqrt(d_head) when not given"""
+    scale_attn_by_inverse_layer_idx: bool = False
+    """scores of layer l are divided by l + 1 as well, counting from 0"""
     qkv_bias: bool = True
     """biases on query, key and value"""
     bias: bool = True
@@ -125,7 +135,7 @@ def _checked(values: dict[str, Any]) -> dict[str, Any]:
             raise ModelError(
                 f"{name}={values[name]!r} is not known: use one of {', '.join(choices)}."
             )
-    for name in ("qkv_bias", "bias", "unembed_bias", "tied_embeddings"):
+    for name in _YES_OR_NO:
         if not isinstance(values[name], bool):
             raise ModelError(f"{name}={values[name]!r} is neither true nor false.")
     return values

@@ -3,14 +3,18 @@
 The GPT's own side is read off its modules while it runs: what goes into and comes out of each.
 Only what no module holds is computed here, from the definition (Vaswani et al. 2017, eq. 1, for
 scores and pattern; Ba et al. 2016, eq. 3, for a LayerNorm's scale and normalized vector).
+
+Both models run on the same weights in memory, and a weight is held in another precision only
+while its module runs: a proof in float64 needs room for the largest single weight, not for two
+more models.
 """
 
 from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pandas as pd
 import torch
@@ -31,6 +35,9 @@ TOLERANCE: Mapping[torch.dtype, float] = {torch.float32: 2e-5, torch.float64: 1e
 1: rounding grows with the numbers that are rounded."""
 
 LOGITS, LOSS = "logits", "loss"
+
+_MOST_PRODUCTS = 2**32
+"""multiplications of one forward pass over all windows of a proof: seconds on two cores"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,31 +87,47 @@ def prove(
         ids: what to feed, by the name of its source; see `proof_ids`.
         hooked: the HookedTransformer to prove; the GPT's own conversion when not given.
 
-    Cost: two forward passes of each model for each entry of `ids`, every site kept.
+    Cost: two forward passes of each model for each entry of `ids`, every site kept; no second
+    copy of the weights.
     """
     from .hooked import to_hooked
 
+    theirs = to_hooked(gpt, share_weights=True) if hooked is None else hooked
+
+    def both(batch: Tensor, dtype: torch.dtype) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        expected, found = gpt_sites(gpt, batch, dtype), hooked_sites(theirs, batch, dtype)
+        if expected.keys() != found.keys():
+            odd = sorted(expected.keys() ^ found.keys())
+            raise ModelError(
+                f"the two models do not have the same sites: {', '.join(odd)} is in one only."
+            )
+        return expected, found
+
+    return Proof(compare(both, ids), assumptions(gpt), _describe(ids))
+
+
+def compare(
+    sites: Callable[[Tensor, torch.dtype], tuple[dict[str, Tensor], dict[str, Tensor]]],
+    ids: Mapping[str, Int[Tensor, "batch pos"]],
+) -> pd.DataFrame:
+    """The `differences` of a Proof between what two models hold at the sites of the first.
+
+    Args:
+        sites: what each of the two holds, given ids and a precision.
+    """
     columns: dict[str, dict[str, float]] = {}
     for dtype, tolerance in TOLERANCE.items():
-        ours = copy.deepcopy(gpt).to(dtype)
-        theirs = to_hooked(ours) if hooked is None else copy.deepcopy(hooked).to(dtype)
         worst: dict[str, float] = {}
         allowed: dict[str, float] = {}
         for batch in ids.values():
-            expected = gpt_sites(ours, batch)
-            found = hooked_sites(theirs, batch)
-            if expected.keys() != found.keys():
-                odd = sorted(expected.keys() ^ found.keys())
-                raise ModelError(
-                    f"the two models do not have the same sites: {', '.join(odd)} is in one only."
-                )
+            expected, found = sites(batch, dtype)
             for site, value in expected.items():
                 difference = max_difference(value, found[site])
                 worst[site] = max(worst.get(site, 0.0), difference)
                 scale = max(1.0, value[value.isfinite()].abs().max().item())
                 allowed[site] = max(allowed.get(site, 0.0), tolerance * scale)
         columns |= {_name(dtype): worst, f"{_name(dtype)}_allowed": allowed}
-    return Proof(pd.DataFrame(columns).rename_axis("site"), assumptions(gpt), _describe(ids))
+    return pd.DataFrame(columns).rename_axis("site")
 
 
 def proof_ids(
@@ -117,11 +140,16 @@ def proof_ids(
 ) -> dict[str, Int[Tensor, "batch pos"]]:
     """Ids to prove on: text, or what the model itself writes, and random ids, in whole contexts.
 
+    Of a large model fewer and shorter windows are taken, down to one of 16 tokens.
+
     Raises:
         ModelError: when the text is empty, holds a character outside the vocabulary, or is given
             without a tokenizer.
     """
     n_ctx, d_vocab = gpt.config.n_ctx, gpt.config.d_vocab
+    most_tokens = max(16, _MOST_PRODUCTS // sum(p.numel() for p in gpt.parameters()))
+    n_windows = max(1, min(n_windows, most_tokens // n_ctx))
+    n_ctx = min(n_ctx, most_tokens)
     generator = torch.Generator().manual_seed(seed)
     random_ids = torch.randint(d_vocab, (n_windows, n_ctx), generator=generator)
     if text is None:
@@ -162,12 +190,17 @@ def assumptions(gpt: GPT) -> dict[str, str]:
 
 
 @torch.no_grad()
-def gpt_sites(gpt: GPT, ids: Int[Tensor, "batch pos"]) -> dict[str, Tensor]:
+def gpt_sites(
+    gpt: GPT, ids: Int[Tensor, "batch pos"], dtype: torch.dtype | None = None
+) -> dict[str, Tensor]:
     """What the GPT computes at every site, by TransformerLens' hook names, plus logits and loss.
 
     The modules of a shell that shares the weights are watched, so `gpt` itself gets no hook.
+
+    Args:
+        dtype: the precision to compute in; the weights' own when not given.
     """
-    shell = _shell(gpt)
+    shell = _shell(gpt, dtype)
     inputs: dict[nn.Module, Tensor] = {}
     outputs: dict[nn.Module, Tensor] = {}
 
@@ -205,8 +238,7 @@ def _attention_sites(
     attn, config = block.attn, block.attn.config
     z = inputs[attn.out_proj].unflatten(-1, (config.n_heads, config.d_head))
     q, k, v = (x.view_as(z) for x in outputs[attn.qkv_proj].chunk(3, dim=-1))
-    assert config.attn_scale is not None
-    scores = torch.einsum("bqhd,bkhd->bhqk", q, k) / config.attn_scale
+    scores = torch.einsum("bqhd,bkhd->bhqk", q, k) / attn.scale
     future = torch.ones(scores.shape[-2:], dtype=torch.bool, device=z.device).triu(1)
     scores = scores.masked_fill(future, -torch.inf)
     return {
@@ -245,9 +277,18 @@ def _layer_norm_sites(
 
 
 @torch.no_grad()
-def hooked_sites(model: HookedTransformer, ids: Int[Tensor, "batch pos"]) -> dict[str, Tensor]:
-    """What TransformerLens' own cache holds at every hook that fires, plus logits and loss."""
-    (logits, loss), cache = model.run_with_cache(ids, return_type="both", return_cache_object=False)
+def hooked_sites(
+    model: HookedTransformer, ids: Int[Tensor, "batch pos"], dtype: torch.dtype | None = None
+) -> dict[str, Tensor]:
+    """What TransformerLens' own cache holds at every hook that fires, plus logits and loss.
+
+    Args:
+        dtype: the precision to compute in; the weights' own when not given.
+    """
+    shell = _shell(model, dtype)
+    if dtype is not None:
+        shell.cfg.dtype = dtype  # LayerNorm rounds to it
+    (logits, loss), cache = shell.run_with_cache(ids, return_type="both", return_cache_object=False)
     sites = {**cache, LOGITS: logits}
     if ids.shape[1] > 1:
         sites[LOSS] = loss
@@ -262,12 +303,35 @@ def max_difference(a: Tensor, b: Tensor) -> float:
     return difference.nan_to_num(nan=float("inf"), posinf=float("inf")).max().item()
 
 
-def _shell(gpt: GPT) -> GPT:
-    """A GPT of its own, without hooks, on the very same parameters."""
-    shell = copy.deepcopy(gpt, {id(p): p for p in gpt.parameters()}).eval()
+Model = TypeVar("Model", bound=nn.Module)
+
+
+def _shell(model: Model, dtype: torch.dtype | None) -> Model:
+    """A model of its own, without the caller's hooks, on the very same weights.
+
+    Each weight is cast to `dtype` while its module runs, and put back after.
+    """
+    memo: dict[int, Any] = {id(p): nn.Parameter(p.data, False) for p in model.parameters()}
+    memo |= {id(b): b for b in model.buffers()}
+    memo |= {id(t): t for t in [getattr(model, "tokenizer", None)]}
+    shell = copy.deepcopy(model, memo).eval()
+    kept: dict[nn.Parameter, Tensor] = {}
+
+    def cast(module: nn.Module, _: Any) -> None:
+        for parameter in module.parameters(recurse=False):
+            kept[parameter] = parameter.data
+            parameter.data = parameter.data.to(dtype)
+
+    def put_back(module: nn.Module, _: Any, __: Any) -> None:
+        for parameter in module.parameters(recurse=False):
+            parameter.data = kept.pop(parameter)
+
     for module in shell.modules():
         module._forward_hooks.clear()
         module._forward_pre_hooks.clear()
+        if dtype is not None and module._parameters:
+            module.register_forward_pre_hook(cast)
+            module.register_forward_hook(put_back)
     return shell
 
 

@@ -40,9 +40,13 @@ class KeyValueCache:
 class Attention(nn.Module):
     """Causal multi-head self-attention with query, key and value in one projection."""
 
-    def __init__(self, config: GPTConfig) -> None:
+    def __init__(self, config: GPTConfig, layer: int) -> None:
         super().__init__()
         self.config = config
+        assert config.attn_scale is not None
+        self.scale = config.attn_scale
+        if config.scale_attn_by_inverse_layer_idx:
+            self.scale *= layer + 1
         self.qkv_proj = nn.Linear(config.d_model, 3 * config.d_model, bias=config.qkv_bias)
         self.out_proj = nn.Linear(config.d_model, config.d_model, bias=config.bias)
         self.out_dropout = nn.Dropout(config.dropout)
@@ -58,14 +62,13 @@ class Attention(nn.Module):
         if past:
             k, v = torch.cat([past[0], k], dim=2), torch.cat([past[1], v], dim=2)
         n_past = k.shape[2] - n_pos
-        assert self.config.attn_scale is not None
         z = F.scaled_dot_product_attention(
             q,
             k,
             v,
             attn_mask=_causal_mask(n_past, n_pos, x.device) if n_past and n_pos > 1 else None,
             is_causal=not n_past,
-            scale=1 / self.config.attn_scale,
+            scale=1 / self.scale,
             dropout_p=self.config.dropout if self.training else 0.0,
         )
         z = z.transpose(1, 2).reshape(batch, n_pos, d_model)
@@ -88,10 +91,10 @@ class MLP(nn.Module):
 class Block(nn.Module):
     """Two pre-norm sublayers: attention, then the MLP (none when attention-only)."""
 
-    def __init__(self, config: GPTConfig) -> None:
+    def __init__(self, config: GPTConfig, layer: int) -> None:
         super().__init__()
         self.ln1 = _layer_norm(config)
-        self.attn = Attention(config)
+        self.attn = Attention(config, layer)
         self.ln2, self.mlp = (
             (None, None) if config.attn_only else (_layer_norm(config), MLP(config))
         )
@@ -120,7 +123,7 @@ class GPT(nn.Module):
         self.embed = nn.Embedding(config.d_vocab, config.d_model)
         self.pos_embed = nn.Embedding(config.n_ctx, config.d_model)
         self.embed_dropout = nn.Dropout(config.dropout)
-        self.blocks = nn.ModuleList(Block(config) for _ in range(config.n_layers))
+        self.blocks = nn.ModuleList(Block(config, layer) for layer in range(config.n_layers))
         self.ln_final = _layer_norm(config)
         self.unembed = nn.Linear(config.d_model, config.d_vocab, bias=config.unembed_bias)
         if config.init_mode == "gpt2":

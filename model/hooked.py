@@ -49,7 +49,11 @@ def _load(
 
 
 def to_hooked(
-    gpt: GPT, tokenizer: PreTrainedTokenizerFast | None = None, *, name: str = "custom"
+    gpt: GPT,
+    tokenizer: PreTrainedTokenizerFast | None = None,
+    *,
+    name: str = "custom",
+    share_weights: bool = False,
 ) -> HookedTransformer:
     """A GPT as a HookedTransformer: the same function, in the same precision, on its device.
 
@@ -57,15 +61,22 @@ def to_hooked(
     computes there. Its parameters ask for no gradient. The tokenizer is copied too, because
     TransformerLens changes the one it is given.
 
-    Cost: two copies of the weights while it runs, one after.
+    Args:
+        share_weights: make views of the GPT's own memory instead of copies; for reading only.
+
+    Cost: one copy of the weights, none when they are shared.
     """
     weight = gpt.embed.weight
     model = _empty(hooked_config(gpt.config, weight.dtype, weight.device, name), tokenizer)
     state = hooked_state_dict(gpt)
+    if not share_weights:
+        # a clone in memory order of its own: two parameters must never be one storage
+        state = {k: v.clone(memory_format=torch.contiguous_format) for k, v in state.items()}
     # the causal mask and its fill value are buffers that TransformerLens makes itself
     state |= {k: v for k, v in model.state_dict().items() if k.endswith((".mask", ".IGNORE"))}
-    model.load_state_dict(state, strict=True)
-    model.checkpoint_hash = tensors_sha256(gpt.state_dict())  # type: ignore[assignment]
+    model.load_state_dict(state, strict=True, assign=True)
+    if not share_weights:
+        model.checkpoint_hash = tensors_sha256(gpt.state_dict())  # type: ignore[assignment]
     return model.eval().requires_grad_(False)
 
 
@@ -100,6 +111,7 @@ def hooked_config(
         eps=config.eps,
         use_attn_scale=True,
         attn_scale=config.attn_scale,  # type: ignore[arg-type]
+        scale_attn_by_inverse_layer_idx=config.scale_attn_by_inverse_layer_idx,
         normalization_type="LN",
         positional_embedding_type="standard",
         attention_dir="causal",
@@ -111,7 +123,7 @@ def hooked_config(
 
 
 def hooked_state_dict(gpt: GPT) -> dict[str, Tensor]:
-    """A GPT's weights under TransformerLens' names and shapes, as new tensors.
+    """A GPT's weights under TransformerLens' names and shapes, as views of its memory.
 
     Every bias that the GPT does not have is there as zeros.
     """
@@ -135,14 +147,14 @@ def hooked_state_dict(gpt: GPT) -> dict[str, Tensor]:
                 "mlp.b_out": _bias(block.mlp.out_proj),
             }
         state |= {f"blocks.{layer}.{name}": tensor for name, tensor in parts.items()}
-    return {name: tensor.detach().clone().contiguous() for name, tensor in state.items()}
+    return {name: tensor.detach() for name, tensor in state.items()}
 
 
 def split_heads(
     weight: Float[Tensor, "head_times_d_head d_model"], n_heads: int
 ) -> Float[Tensor, "head d_head d_model"]:
     """The rows of a projection by head."""
-    return weight.reshape(n_heads, -1, weight.shape[1])
+    return weight.unflatten(0, (n_heads, -1))
 
 
 def _attention(block: Block, config: GPTConfig) -> dict[str, Tensor]:

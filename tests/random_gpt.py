@@ -20,6 +20,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "unembed_bias": True,
         "attn_scale": 15**0.5,
     },
+    "scores divided by the layer's number too": {"scale_attn_by_inverse_layer_idx": True},
     "narrow MLP, large epsilon": {"d_mlp": 13, "eps": 0.1},
     "attention-only": {"d_mlp": 0},
     "dropout": {"dropout": 0.3},

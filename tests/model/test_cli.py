@@ -58,7 +58,9 @@ def test_a_site_that_is_off_fails_the_verification(run: Path, capsys, monkeypatc
 
     def altered(gpt, *args, **kwargs):
         model = convert(gpt, *args, **kwargs)
-        model.blocks[1].attn.W_V.data[0, 1, 2] += 1e-4
+        weight = model.blocks[1].attn.W_V
+        weight.data = weight.data.clone()  # the proof's own model looks into the GPT's memory
+        weight.data[0, 1, 2] += 1e-4
         return model
 
     monkeypatch.setattr(hooked, "to_hooked", altered)

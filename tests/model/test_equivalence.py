@@ -28,6 +28,26 @@ def test_every_variant_is_proven_at_every_site(settings: dict) -> None:
     assert not any(module._forward_hooks for module in gpt.modules())
 
 
+def test_a_proof_needs_no_second_copy_of_the_weights(monkeypatch) -> None:
+    gpt = random_gpt(dtype=torch.float32)
+    seen: list[torch.dtype] = []
+    run = torch.nn.Module.__call__
+
+    def watched(module: torch.nn.Module, *args: object, **kwargs: object):
+        if isinstance(module, GPT | HookedTransformer):
+            seen.extend(p.dtype for p in module.parameters())
+            shared = {p.untyped_storage().data_ptr() for p in gpt.parameters()}
+            weights = [
+                p for name, p in module.named_parameters() if p.ndim > 1 and "b_" not in name
+            ]
+            assert {p.untyped_storage().data_ptr() for p in weights} <= shared
+        return run(module, *args, **kwargs)
+
+    monkeypatch.setattr(torch.nn.Module, "__call__", watched)
+    assert prove(gpt, IDS).holds
+    assert set(seen) == {torch.float32}
+
+
 def test_the_same_weights_give_the_same_function_in_float64() -> None:
     gpt = random_gpt()
     model = to_hooked(gpt)
