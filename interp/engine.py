@@ -17,7 +17,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from interp.errors import InputError
-from interp.forward import forward
+from interp.forward import forward, linear
 from interp.inputs import Input, to_ids
 from interp.sites import SITE_KINDS, Site, sites_of
 from interp.weights import Weights, lay_out
@@ -58,6 +58,12 @@ class Trace:
         address.check(self.model.cfg, self.ids.shape[1])
         return part(self.values[address.whole], address)
 
+    def prompts(self, start: int, stop: int) -> Trace:
+        """The trace of some of the prompts, without a copy."""
+        values = {site: value[start:stop] for site, value in self.values.items()}
+        ids, final = self.ids[start:stop], self.final[start:stop]
+        return Trace(self.model, ids, values, final, self.weights)
+
     @cached_property
     def logits(self) -> Float[Tensor, "batch pos d_vocab_out"]:
         """Logits at every position, computed at first use."""
@@ -67,7 +73,7 @@ class Trace:
         self, pos: slice | Int[Tensor, " scored"]
     ) -> Float[Tensor, "batch scored d_vocab_out"]:
         """Logits at some positions only."""
-        return self.final[:, pos] @ self.weights.W_U + self.weights.b_U
+        return linear(self.final[:, pos], self.weights.W_U, self.weights.b_U)
 
     @cached_property
     def stream(self) -> Float[Tensor, "state batch pos d_model"]:

@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from interp.sites import Site
+from interp.sites import Site, whole_site
 
 if TYPE_CHECKING:
     from interp.weights import Block, LayerNorm, Weights
@@ -24,29 +24,35 @@ if TYPE_CHECKING:
 Tap: TypeAlias = Callable[[Site, Tensor], Tensor]
 
 
+def centred(x: Float[Tensor, "... d_model"]) -> Float[Tensor, "... d_model"]:
+    """What LayerNorm does first: the vector without its mean."""
+    return x - x.mean(-1, keepdim=True)
+
+
 def scale_of(x: Float[Tensor, "... d_model"], eps: float) -> Float[Tensor, "... 1"]:
-    """The divisor of LayerNorm, sqrt(variance + eps)."""
-    centred = x - x.mean(-1, keepdim=True)
-    return (centred.square().mean(-1, keepdim=True) + eps).sqrt()
-
-
-def normalized(
-    x: Float[Tensor, "... d_model"], scale: Float[Tensor, "... 1"]
-) -> Float[Tensor, "... d_model"]:
-    """LayerNorm before gain and shift, with the divisor given."""
-    return (x - x.mean(-1, keepdim=True)) / scale
+    """The divisor of LayerNorm for a centred vector, sqrt(variance + eps)."""
+    return (x.square().mean(-1, keepdim=True) + eps).sqrt()
 
 
 def affine(y: Float[Tensor, "... d_model"], ln: LayerNorm) -> Float[Tensor, "... d_model"]:
     """LayerNorm's gain and shift."""
-    return y if ln.gain is None or ln.shift is None else y * ln.gain + ln.shift
+    if ln.gain is None or ln.shift is None:
+        return y
+    return torch.addcmul(ln.shift, y, ln.gain)
+
+
+def linear(
+    x: Float[Tensor, "... d_in"], W: Float[Tensor, "d_in d_out"], b: Float[Tensor, " d_out"]
+) -> Float[Tensor, "... d_out"]:
+    """x @ W + b in one pass."""
+    return torch.addmm(b, x.flatten(0, -2), W).unflatten(0, x.shape[:-1])
 
 
 def project_qkv(
     read: Float[Tensor, "... d_model"], block: Block, n_heads: int
 ) -> tuple[Float[Tensor, "... head d_head"], ...]:
     """Queries, keys and values of all heads."""
-    qkv = read @ block.W_QKV + block.b_QKV
+    qkv = linear(read, block.W_QKV, block.b_QKV)
     return qkv.unflatten(-1, (3, n_heads, -1)).unbind(-3)
 
 
@@ -88,25 +94,28 @@ def forward(
     def read(kind: str, layer: int | None, x: Tensor, ln: LayerNorm | None) -> Tensor:
         if ln is None:
             return x
-        scale = tap(Site(f"{kind}_scale", layer), scale_of(x, cfg.eps))
-        return affine(tap(Site(f"{kind}_normalized", layer), normalized(x, scale)), ln)
+        x = centred(x)
+        scale = tap(whole_site(f"{kind}_scale", layer), scale_of(x, cfg.eps))
+        return affine(tap(whole_site(f"{kind}_normalized", layer), x / scale), ln)
 
-    embed = tap(Site("embed"), weights.W_E[ids])
-    pos_embed = tap(Site("pos_embed"), weights.W_pos[:n_pos].expand_as(embed))
+    embed = tap(whole_site("embed"), weights.W_E[ids])
+    pos_embed = tap(whole_site("pos_embed"), weights.W_pos[:n_pos].expand_as(embed))
     x = embed + pos_embed
     for layer, block in enumerate(weights.blocks):
-        x = tap(Site("resid_pre", layer), x)
+        x = tap(whole_site("resid_pre", layer), x)
         qkv = project_qkv(read("ln1", layer, x, block.ln1), block, n_heads)
-        q, k, v = (tap(Site(kind, layer), y) for kind, y in zip("qkv", qkv, strict=True))
+        q, k, v = (tap(whole_site(kind, layer), y) for kind, y in zip("qkv", qkv, strict=True))
         scores = attention_scores(q, k, visible, block.attn_scale)
-        scores = tap(Site("attn_scores", layer), scores)
-        pattern = tap(Site("pattern", layer), scores.softmax(dim=-1))
-        z = tap(Site("z", layer), mix_values(pattern, v))
-        x = x + tap(Site("attn_out", layer), z.flatten(-2) @ block.W_O + block.b_O)
+        scores = tap(whole_site("attn_scores", layer), scores)
+        pattern = tap(whole_site("pattern", layer), scores.softmax(dim=-1))
+        z = tap(whole_site("z", layer), mix_values(pattern, v))
+        x = x + tap(whole_site("attn_out", layer), linear(z.flatten(-2), block.W_O, block.b_O))
         if (mlp := block.mlp) is not None:
-            x = tap(Site("resid_mid", layer), x)
-            pre = read("ln2", layer, x, block.ln2) @ mlp.W_in + mlp.b_in
-            post = tap(Site("mlp_post", layer), mlp.act_fn(tap(Site("mlp_pre", layer), pre)))
-            x = x + tap(Site("mlp_out", layer), post @ mlp.W_out + mlp.b_out)
-        x = tap(Site("resid_post", layer), x)
+            x = tap(whole_site("resid_mid", layer), x)
+            pre = linear(read("ln2", layer, x, block.ln2), mlp.W_in, mlp.b_in)
+            post = tap(
+                whole_site("mlp_post", layer), mlp.act_fn(tap(whole_site("mlp_pre", layer), pre))
+            )
+            x = x + tap(whole_site("mlp_out", layer), linear(post, mlp.W_out, mlp.b_out))
+        x = tap(whole_site("resid_post", layer), x)
     return read("ln_final", None, x, weights.ln_final)

@@ -82,7 +82,7 @@ def activation_patching(
     several = isinstance(metric, Sequence)
     metrics = [as_metric(m) for m in (metric if isinstance(metric, Sequence) else [metric])]
     cells = grid(model.cfg, contrast.base.shape[1], kinds, over, window)
-    source, base = trace(model, contrast.source), trace(model, contrast.base)
+    source, base = both_runs(model, contrast)
     raw = sweep(
         base,
         from_source(source, contrast),
@@ -115,6 +115,13 @@ def activation_patching(
     return joined.assign_coords(units=("metric", [m.units for m in metrics]))
 
 
+def both_runs(model: HookedTransformer, contrast: Contrast) -> tuple[Trace, Trace]:
+    """The source run and the base run, made in one pass."""
+    both = trace(model, torch.cat([contrast.source, contrast.base]))
+    n_pairs = len(contrast.base)
+    return both.prompts(0, n_pairs), both.prompts(n_pairs, 2 * n_pairs)
+
+
 def from_source(source: Trace, contrast: Contrast) -> Donor:
     """The source run as a donor. It differs from the base run nowhere before the first changed
     token, and before the first attention only at changed tokens."""
@@ -138,33 +145,44 @@ def _dataset(
     contrast: Contrast,
     metric: Metric,
     cells: Grid,
-    raw: Float[Tensor, "batch ..."],
+    edited: Float[Tensor, "batch ..."],
     of_base: Float[Tensor, " batch"],
     of_source: Float[Tensor, " batch"],
     settings: Mapping[str, Any],
 ) -> xr.Dataset:
     """One metric's results, labelled."""
     axes = tuple(cells.axes)
-    coords: dict[str, Any] = {axis: indices.cpu().numpy() for axis, indices in cells.axes.items()}
+    coords = {axis: indices.cpu().numpy() for axis, indices in cells.axes.items()}
+    dims = ("batch", *axes)
+    raw = labelled(
+        model,
+        edited,
+        dims,
+        name=metric.name,
+        units=metric.units,
+        ids=contrast.base,
+        coords=coords,
+        **settings,
+    )
+    shares = recovered(edited, of_base, of_source, metric.floor)
 
-    def label(values: Tensor, dims: tuple[str, ...], name: str, units: str) -> xr.DataArray:
-        own = {dim: at for dim, at in coords.items() if dim in dims}
-        # Over several pairs a position has no token of its own.
-        ids = contrast.base if "batch" in dims else None
-        return labelled(
-            model, values, dims, name=name, units=units, ids=ids, coords=own, **settings
-        )
+    def variable(dims: tuple[str, ...], values: Tensor, **attrs: str) -> tuple[Any, ...]:
+        return dims, values.detach().cpu().numpy(), attrs
 
-    shares = recovered(raw, of_base, of_source, metric.floor)
-    variables = {
-        "raw": label(raw, ("batch", *axes), metric.name, metric.units),
-        "base": label(of_base, ("batch",), f"{metric.name} of the base run", metric.units),
-        "source": label(of_source, ("batch",), f"{metric.name} of the source run", metric.units),
-        "fraction": label(shares.each, ("batch", *axes), "fraction of the way to source", "1"),
-        "pooled_fraction": label(shares.pooled, axes, "fraction of the way to source", "1"),
-    }
-    variables["fraction"].attrs["undefined"] = shares.undefined
-    variables["pooled_fraction"].attrs["undefined"] = shares.pooled_undefined
-    attrs = dict(variables["raw"].attrs)
-    attrs["source_prompt"] = ["".join(token_strings(model, ids)) for ids in contrast.source]
-    return xr.Dataset(variables, attrs=attrs)
+    return xr.Dataset(
+        {
+            "raw": raw.variable,
+            "base": variable(("batch",), of_base, units=metric.units),
+            "source": variable(("batch",), of_source, units=metric.units),
+            "fraction": variable(dims, shares.each, units="1", undefined=shares.undefined),
+            "pooled_fraction": variable(
+                axes, shares.pooled, units="1", undefined=shares.pooled_undefined
+            ),
+        },
+        coords=raw.coords,
+        attrs=raw.attrs
+        | {
+            "metric": metric.name,
+            "source_prompt": ["".join(token_strings(model, ids)) for ids in contrast.source],
+        },
+    )

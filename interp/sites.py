@@ -18,8 +18,10 @@ TransformerLens' hook names.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -109,8 +111,12 @@ class Site:
     pos: int | None = None
     neuron: int | None = None
     key_pos: int | None = None
+    # Sites are looked up hundreds of times a run.
+    _hash: int = dataclasses.field(init=False, compare=False)
 
     def __post_init__(self) -> None:
+        own = tuple(getattr(self, name) for name in ("kind", *_FIELDS))
+        object.__setattr__(self, "_hash", hash(own))
         fields = kind_named(self.kind).fields
         if "layer" in fields and self.layer is None:
             raise InputError(
@@ -132,6 +138,14 @@ class Site:
                     "numbers from 0 on: count from the front."
                 )
 
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __repr__(self) -> str:
+        set_fields = {name: getattr(self, name) for name in _FIELDS}
+        shown = [f"{name}={value}" for name, value in set_fields.items() if value is not None]
+        return f"Site({', '.join([repr(self.kind), *shown])})"
+
     @property
     def hook_name(self) -> str:
         """TransformerLens' name of the hook point, for example `blocks.1.attn.hook_z`."""
@@ -140,7 +154,7 @@ class Site:
     @property
     def whole(self) -> Site:
         """The same site without head, position and neuron: the whole tensor."""
-        return Site(self.kind, self.layer)
+        return whole_site(self.kind, self.layer)
 
     def check(self, cfg: HookedTransformerConfig, n_pos: int) -> None:
         """Raises InputError unless a model of this shape has the site on a prompt of `n_pos`."""
@@ -163,6 +177,12 @@ class Site:
                     f"Site {self.kind!r} came with {field}={value}, but only 0 to {limit - 1} "
                     "exist here: choose an index in that range."
                 )
+
+
+@cache
+def whole_site(kind: str, layer: int | None = None) -> Site:
+    """`Site(kind, layer)`, the same object every time."""
+    return Site(kind, layer)
 
 
 def kind_named(name: str) -> SiteKind:
@@ -191,7 +211,7 @@ def sites_of(cfg: HookedTransformerConfig) -> list[Site]:
     before = [kind for kind in kinds if kind in ("embed", "pos_embed")]
     after = [kind for kind in kinds if kind.startswith("ln_final")]
     return [
-        *(Site(kind) for kind in before),
-        *(Site(kind, layer) for layer in range(cfg.n_layers) for kind in blocks),
-        *(Site(kind) for kind in after),
+        *(whole_site(kind) for kind in before),
+        *(whole_site(kind, layer) for layer in range(cfg.n_layers) for kind in blocks),
+        *(whole_site(kind) for kind in after),
     ]

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import TYPE_CHECKING
 
 import torch
@@ -21,8 +22,16 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from interp.forward import affine, attention_scores, causal, mix_values, normalized, scale_of
-from interp.sites import SITE_KINDS, Site
+from interp.forward import (
+    affine,
+    attention_scores,
+    causal,
+    centred,
+    linear,
+    mix_values,
+    scale_of,
+)
+from interp.sites import SITE_KINDS, Site, whole_site
 
 if TYPE_CHECKING:
     from interp.engine import Trace
@@ -68,6 +77,7 @@ class Edit:
         return Edit(self.site, self.row[keep], index, self.value[keep])
 
 
+@cache
 def moment(site: Site, n_layers: int) -> int:
     """When a site is computed in a forward pass: a number that grows along the pass."""
     layer = site.layer
@@ -166,7 +176,7 @@ class Wavefront:
     def logits(self) -> Float[Tensor, "row scored d_vocab_out"]:
         """Run the rows to the end."""
         weights, live = self.weights, self.live
-        embed, pos_embed = Site("embed"), Site("pos_embed")
+        embed, pos_embed = whole_site("embed"), whole_site("pos_embed")
         start = min(self.joins, default=0) // len(ORDER)
         empty = weights.W_E.new_zeros(0, weights.W_E.shape[1])
         live[embed], live[pos_embed] = empty, empty
@@ -175,24 +185,26 @@ class Wavefront:
         x = live.pop(embed) + live.pop(pos_embed)
         for layer in range(start, self.n_layers):
             x = self._block(layer, x)
-        last = Site("resid_post", self.n_layers - 1)
+        last = whole_site("resid_post", self.n_layers - 1)
         live[last] = x
         read = self._read("ln_final", last, weights.ln_final)
-        return self._scored_logits(read @ weights.W_U + weights.b_U)
+        return self._scored_logits(linear(read, weights.W_U, weights.b_U))
 
     def _block(self, layer: int, x: Float[Tensor, "token d_model"]) -> Tensor:
         block, live = self.weights.blocks[layer], self.live
-        resid_pre, z, attn_out = (Site(kind, layer) for kind in ("resid_pre", "z", "attn_out"))
+        resid_pre, z, attn_out = (
+            whole_site(kind, layer) for kind in ("resid_pre", "z", "attn_out")
+        )
         live[resid_pre] = x
         self._reach(resid_pre)
         self._attend(layer, block, self._read("ln1", resid_pre, block.ln1))
         self._reach(z)
-        live[attn_out] = live.pop(z).flatten(-2) @ block.W_O + block.b_O
+        live[attn_out] = linear(live.pop(z).flatten(-2), block.W_O, block.b_O)
         self._reach(attn_out)
         x = live.pop(resid_pre) + live.pop(attn_out)
         if block.mlp is not None:
             x = self._mlp(layer, block, block.mlp, x)
-        resid_post = Site("resid_post", layer)
+        resid_post = whole_site("resid_post", layer)
         live[resid_post] = x
         self._reach(resid_post)
         return live.pop(resid_post)
@@ -200,15 +212,15 @@ class Wavefront:
     def _mlp(self, layer: int, block: Block, mlp: MLP, x: Float[Tensor, "token d_model"]) -> Tensor:
         live = self.live
         resid_mid, pre, post, out = (
-            Site(kind, layer) for kind in ("resid_mid", "mlp_pre", "mlp_post", "mlp_out")
+            whole_site(kind, layer) for kind in ("resid_mid", "mlp_pre", "mlp_post", "mlp_out")
         )
         live[resid_mid] = x
         self._reach(resid_mid)
-        live[pre] = self._read("ln2", resid_mid, block.ln2) @ mlp.W_in + mlp.b_in
+        live[pre] = linear(self._read("ln2", resid_mid, block.ln2), mlp.W_in, mlp.b_in)
         self._reach(pre)
         live[post] = mlp.act_fn(live.pop(pre))
         self._reach(post)
-        live[out] = live.pop(post) @ mlp.W_out + mlp.b_out
+        live[out] = linear(live.pop(post), mlp.W_out, mlp.b_out)
         self._reach(out)
         return live.pop(resid_mid) + live.pop(out)
 
@@ -218,12 +230,19 @@ class Wavefront:
         if ln is None:
             return live[stream]
         layer = None if name == "ln_final" else stream.layer
-        scale, centred = Site(f"{name}_scale", layer), Site(f"{name}_normalized", layer)
-        live[scale] = scale_of(live[stream], self.weights.cfg.eps)
+        scale, norm = whole_site(f"{name}_scale", layer), whole_site(f"{name}_normalized", layer)
+        if not self._concerned(scale) and not self._concerned(norm):
+            width = live[stream].shape[-1:]
+            return F.layer_norm(live[stream], width, ln.gain, ln.shift, self.weights.cfg.eps)
+        live[scale] = scale_of(centred(live[stream]), self.weights.cfg.eps)
         self._reach(scale)
-        live[centred] = normalized(live[stream], live.pop(scale))
-        self._reach(centred)
-        return affine(live.pop(centred), ln)
+        live[norm] = centred(live[stream]) / live.pop(scale)
+        self._reach(norm)
+        return affine(live.pop(norm), ln)
+
+    def _concerned(self, site: Site) -> bool:
+        """Whether some row starts here or edits this site."""
+        return site in self.edits or moment(site, self.n_layers) in self.joins
 
     def _reach(self, site: Site) -> None:
         """Arrive at a site: rows that start here join with the base run's values, then edits of
@@ -250,18 +269,18 @@ class Wavefront:
     def _attend(self, layer: int, block: Block, read: Float[Tensor, "token d_model"]) -> None:
         """From what attention reads to z, on the tokens at which z may have changed."""
         live, last = self.live, layer == self.n_layers - 1
-        q_at, k_at, v_at = (Site(kind, layer) for kind in "qkv")
+        q_at, k_at, v_at = (whole_site(kind, layer) for kind in "qkv")
         heads = (self.weights.cfg.n_heads, self.weights.cfg.d_head)
         width = heads[0] * heads[1]
         W_Q, W_KV = block.W_QKV[:, :width], block.W_QKV[:, width:]
         b_Q, b_KV = block.b_QKV[:width], block.b_QKV[width:]
-        live[k_at], live[v_at] = (read @ W_KV + b_KV).unflatten(-1, (2, *heads)).unbind(-3)
+        live[k_at], live[v_at] = linear(read, W_KV, b_KV).unflatten(-1, (2, *heads)).unbind(-3)
         if last:
             q = read.new_zeros(len(self.tokens), width)
             asked = self.is_scored[self.tokens.pos]
-            q[asked] = read[asked] @ W_Q + b_Q
+            q[asked] = linear(read[asked], W_Q, b_Q)
         else:
-            q = read @ W_Q + b_Q
+            q = linear(read, W_Q, b_Q)
         live[q_at] = q.unflatten(-1, heads)
         for site in (q_at, k_at, v_at):
             self._reach(site)
@@ -295,7 +314,7 @@ class Wavefront:
             slot_of[rows] = torch.arange(len(rows), device=rows.device)
             edited = torch.zeros_like(own)
             for kind in ("attn_scores", "pattern"):
-                for edit in self.edits.get(Site(kind, layer), ()):
+                for edit in self.edits.get(whole_site(kind, layer), ()):
                     edited[edit.row] = True
             for spelled_out in (False, True):
                 mask = (own & (edited == spelled_out))[self.tokens.row]
@@ -304,7 +323,7 @@ class Wavefront:
                     group = slot_of[tokens.row]
                     attend = self._spell_out if spelled_out else self._fused
                     z[mask] = attend(layer, block, tokens, q[mask], group, K, V)
-        live[Site("z", layer)] = z
+        live[whole_site("z", layer)] = z
 
     def _queries(self, changed: Tokens, own: Bool[Tensor, " row"], last: bool) -> Tokens:
         """The tokens at which z may have changed: for a row with keys or values of its own every
@@ -379,9 +398,9 @@ class Wavefront:
         visible = torch.arange(self.end, device=q.device) <= pos[..., None]
         scores = attention_scores(padded, K, visible, block.attn_scale)
         packed = scores.transpose(1, 2)[group, slot]
-        self._write(Site("attn_scores", layer), tokens, packed)
+        self._write(whole_site("attn_scores", layer), tokens, packed)
         packed = packed.softmax(dim=-1)
-        self._write(Site("pattern", layer), tokens, packed)
+        self._write(whole_site("pattern", layer), tokens, packed)
         pattern = q.new_zeros(len(K), n_slots, *packed.shape[1:])
         pattern[group, slot] = packed
         return mix_values(pattern.transpose(1, 2), V)[group, slot]

@@ -1,0 +1,329 @@
+"""How long exact activation patching takes, against the other ways to do it.
+
+    python tests/benchmarks/patching.py            course shape and GPT-2 small shape
+    python tests/benchmarks/patching.py --quick    course shape only, one round
+
+Every contender computes the same numbers (the largest difference is printed); their rounds are
+interleaved and the medians compared. Weights are random: time does not depend on them.
+
+  TransformerLens   transformer_lens.patching, one full forward for each cell (timed on a sample
+                    of cells where all would take minutes)
+  restart           its forward on all cells of a layer in one batch, with start_at_layer
+  Hugging Face      GPT2LMHeadModel with the same weights and plain forward pre-hooks, all cells of
+                    a layer in one batch, logits_to_keep=1
+  orrery            interp.activation_patching
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import statistics
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import transformer_lens.patching as tl_patching
+from transformer_lens import HookedTransformer
+from transformers import GPT2Config, GPT2LMHeadModel
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from random_models import random_hooked
+
+from interp.inputs import Contrast
+from interp.metrics import logit_difference
+from interp.patching import activation_patching
+
+TARGET, OTHER = 3, 5
+COURSE = {
+    "n_layers": 4, "n_heads": 4, "d_head": 32, "d_model": 128, "d_mlp": 512,
+    "d_vocab": 65, "n_ctx": 64,
+}  # fmt: skip
+GPT2_SMALL = {
+    "n_layers": 12, "n_heads": 12, "d_head": 64, "d_model": 768, "d_mlp": 3072,
+    "d_vocab": 50257, "n_ctx": 128, "act_fn": "gelu_new",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """One question asked of all contenders: which TransformerLens function it is, and our call."""
+
+    name: str
+    theirs: str
+    kinds: tuple[str, ...]
+    over: tuple[str, ...]
+
+
+SWEEPS = [
+    Sweep("resid_pre, layer x pos", "get_act_patch_resid_pre", ("resid_pre",), ("layer", "pos")),
+    Sweep("z, layer x head", "get_act_patch_attn_head_out_all_pos", ("z",), ("layer", "head")),
+    Sweep(
+        "z, layer x pos x head",
+        "get_act_patch_attn_head_out_by_pos",
+        ("z",),
+        ("layer", "pos", "head"),
+    ),
+    Sweep(
+        "z q k v pattern, layer x head",
+        "get_act_patch_attn_head_all_pos_every",
+        ("z", "q", "k", "v", "pattern"),
+        ("layer", "head"),
+    ),
+]
+
+
+def main() -> None:
+    warnings.filterwarnings("ignore")
+    arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    arguments.add_argument("--quick", action="store_true", help="course shape only, one round")
+    arguments.add_argument("--threads", type=int, default=torch.get_num_threads())
+    options = arguments.parse_args()
+    torch.set_num_threads(options.threads)
+    tl_patching.tqdm = lambda iterable, *args, **kwargs: iterable
+    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, float32")
+    rounds = 1 if options.quick else 5
+    compare("course shape, 64 tokens", COURSE, n_pos=64, rounds=rounds, sample=None)
+    if not options.quick:
+        compare("GPT-2 small shape, 20 tokens", GPT2_SMALL, n_pos=20, rounds=3, sample=24)
+        memory()
+    growth(rounds)
+
+
+def compare(title: str, shape: dict, n_pos: int, rounds: int, sample: int | None) -> None:
+    """All sweeps, with the changed token at a third of the prompt and at position 0."""
+    model = random_hooked(0, dtype=torch.float32, **shape)
+    hf = hugging_face(model)
+    for changed in (n_pos // 3, 0):
+        pair = one_token_contrast(model, n_pos, changed)
+        _, cache = model.run_with_cache(pair.source)
+        print(f"\n{title}, token changed at position {changed} (seconds, median of {rounds})")
+        print(f"{'':32}{'TransformerLens':>16}{'restart':>16}{'Hugging Face':>16}{'orrery':>9}")
+        for sweep in SWEEPS:
+            contenders: dict[str, Callable[[], torch.Tensor]] = {
+                "orrery": lambda sweep=sweep: orrery(model, pair, sweep)
+            }
+            if len(sweep.kinds) == 1:
+                contenders["restart"] = lambda sweep=sweep: restart(model, pair, cache, sweep)
+                contenders["Hugging Face"] = lambda sweep=sweep: by_hugging_face(hf, pair, sweep)
+            if sample is None:
+                contenders["TransformerLens"] = lambda sweep=sweep: lens(model, pair, cache, sweep)
+            report(
+                sweep,
+                contenders,
+                rounds,
+                one_cell(model, pair, cache) if sample else None,
+                model,
+                n_pos,
+            )
+
+
+def report(sweep, contenders, rounds, cell, model, n_pos) -> None:
+    times: dict[str, list[float]] = {name: [] for name in contenders}
+    results = {}
+    for _ in range(rounds + 1):  # the first round warms up
+        for name, run in contenders.items():
+            start = time.perf_counter()
+            results[name] = run()
+            times[name].append(time.perf_counter() - start)
+    median = {name: statistics.median(taken[1:]) for name, taken in times.items()}
+    if cell is not None:
+        n_cells = results["orrery"].numel()
+        median["TransformerLens"] = cell * n_cells
+    largest = max(float((results[name] - results["orrery"]).abs().max()) for name in results)
+    ours = median["orrery"]
+    line = f"{sweep.name:32}"
+    for name in ("TransformerLens", "restart", "Hugging Face"):
+        line += f"{median[name]:8.3f} ({median[name] / ours:4.1f}x)" if name in median else " " * 16
+    print(f"{line}{ours:9.4f}   largest difference {largest:.1e}")
+
+
+def one_token_contrast(model: HookedTransformer, n_pos: int, changed: int) -> Contrast:
+    """Random prompts that differ at one position."""
+    generator = torch.Generator().manual_seed(1)
+    base = torch.randint(0, model.cfg.d_vocab, (1, n_pos), generator=generator)
+    source = base.clone()
+    source[0, changed] = (base[0, changed] + 1) % model.cfg.d_vocab
+    return Contrast(source, base)
+
+
+def difference(logits: torch.Tensor) -> torch.Tensor:
+    return logits[..., -1, TARGET] - logits[..., -1, OTHER]
+
+
+def orrery(model: HookedTransformer, pair: Contrast, sweep: Sweep) -> torch.Tensor:
+    metric = logit_difference(model, TARGET, OTHER)
+    parts = [
+        activation_patching(model, pair, metric, kind, over=sweep.over).raw[0].to_numpy()
+        for kind in sweep.kinds
+    ]
+    return torch.stack([torch.from_numpy(part) for part in parts]).squeeze(0)
+
+
+def lens(model: HookedTransformer, pair: Contrast, cache, sweep: Sweep) -> torch.Tensor:
+    with torch.no_grad():
+        return getattr(tl_patching, sweep.theirs)(
+            model, pair.base, cache, lambda logits: difference(logits)[0]
+        )
+
+
+def one_cell(model: HookedTransformer, pair: Contrast, cache, cells: int = 5) -> float:
+    """Median seconds of one cell of TransformerLens' loop."""
+    hook = ("blocks.3.hook_resid_pre", lambda value, hook: value)
+    taken = []
+    with torch.no_grad():
+        for _ in range(cells):
+            start = time.perf_counter()
+            model.run_with_hooks(pair.base, fwd_hooks=[hook])
+            taken.append(time.perf_counter() - start)
+    return statistics.median(taken)
+
+
+def cells_of(sweep: Sweep, n_pos: int, n_heads: int) -> list[tuple[int | slice, int | slice]]:
+    """(pos, head) of each cell of one layer."""
+    every = slice(None)
+    return [
+        (pos, head)
+        for pos in (range(n_pos) if "pos" in sweep.over else [every])
+        for head in (range(n_heads) if "head" in sweep.over else [every])
+    ]
+
+
+def restart(model: HookedTransformer, pair: Contrast, cache, sweep: Sweep) -> torch.Tensor:
+    """All cells of a layer in one batch, from that layer on, through TransformerLens."""
+    n_pos, kind = pair.base.shape[1], sweep.kinds[0]
+    cells = cells_of(sweep, n_pos, model.cfg.n_heads)
+    layers = []
+    with torch.no_grad():
+        _, base = model.run_with_cache(pair.base)
+        for layer in range(model.cfg.n_layers):
+            rows = base["resid_pre", layer].repeat(len(cells), 1, 1)
+
+            def write(value, hook, layer=layer):
+                source = cache[kind, layer][0]
+                for row, (pos, head) in enumerate(cells):
+                    at = pos if kind == "resid_pre" else (pos, head)
+                    value[row][at] = source[at]
+                return value
+
+            name = f"blocks.{layer}." + ("hook_resid_pre" if kind == "resid_pre" else "attn.hook_z")
+            with model.hooks(fwd_hooks=[(name, write)]):
+                out = model(rows, start_at_layer=layer, return_type="logits")
+            layers.append(difference(out))
+    shape = [n_pos] * ("pos" in sweep.over) + [model.cfg.n_heads] * ("head" in sweep.over)
+    return torch.stack(layers).view(-1, *shape)
+
+
+def hugging_face(model: HookedTransformer) -> GPT2LMHeadModel:
+    """The same weights as a GPT2LMHeadModel."""
+    cfg = model.cfg
+    config = GPT2Config(
+        vocab_size=cfg.d_vocab, n_positions=cfg.n_ctx, n_embd=cfg.d_model, n_layer=cfg.n_layers,
+        n_head=cfg.n_heads, n_inner=cfg.d_mlp, tie_word_embeddings=False,
+        activation_function="gelu_new" if cfg.act_fn == "gelu_new" else "gelu",
+    )  # fmt: skip
+    hf = GPT2LMHeadModel(config).eval()
+    state = {
+        "transformer.wte.weight": model.W_E, "transformer.wpe.weight": model.W_pos,
+        "transformer.ln_f.weight": model.ln_final.w, "transformer.ln_f.bias": model.ln_final.b,
+        "lm_head.weight": model.W_U.T,
+    }  # fmt: skip
+    for i, block in enumerate(model.blocks):
+        attn, mlp = block.attn, block.mlp
+        qkv = [W.transpose(0, 1).flatten(1) for W in (attn.W_Q, attn.W_K, attn.W_V)]
+        biases = [b.flatten() for b in (attn.b_Q, attn.b_K, attn.b_V)]
+        here = {
+            "ln_1.weight": block.ln1.w, "ln_1.bias": block.ln1.b,
+            "attn.c_attn.weight": torch.cat(qkv, 1), "attn.c_attn.bias": torch.cat(biases),
+            "attn.c_proj.weight": attn.W_O.flatten(0, 1), "attn.c_proj.bias": attn.b_O,
+            "ln_2.weight": block.ln2.w, "ln_2.bias": block.ln2.b,
+            "mlp.c_fc.weight": mlp.W_in, "mlp.c_fc.bias": mlp.b_in,
+            "mlp.c_proj.weight": mlp.W_out, "mlp.c_proj.bias": mlp.b_out,
+        }  # fmt: skip
+        state |= {f"transformer.h.{i}.{name}": value for name, value in here.items()}
+    missing = hf.load_state_dict(state, strict=False)
+    assert not missing.unexpected_keys, missing
+    # A head without bias: the unembedding's bias moves no difference that it does not hold.
+    with torch.no_grad():
+        model.unembed.b_U.zero_()
+    return hf.requires_grad_(False)
+
+
+def by_hugging_face(hf: GPT2LMHeadModel, pair: Contrast, sweep: Sweep) -> torch.Tensor:
+    """All cells of a layer in one batch, with plain forward pre-hooks."""
+    n_pos, n_heads = pair.base.shape[1], hf.config.n_head
+    cells = cells_of(sweep, n_pos, n_heads)
+    d_head = hf.config.n_embd // n_heads
+    layers = []
+    with torch.no_grad():
+        for layer, block in enumerate(hf.transformer.h):
+            module = block if sweep.kinds[0] == "resid_pre" else block.attn.c_proj
+            held = {}
+            handle = module.register_forward_pre_hook(
+                lambda module, args: held.update(source=args[0][0].clone())
+            )
+            hf(pair.source, logits_to_keep=1, use_cache=False)
+            handle.remove()
+
+            def write(module, args, source=held["source"]):
+                value = args[0].clone()
+                for row, (pos, head) in enumerate(cells):
+                    part = (
+                        head
+                        if isinstance(head, slice)
+                        else slice(head * d_head, (head + 1) * d_head)
+                    )
+                    value[row, pos, part] = source[pos, part]
+                return (value, *args[1:])
+
+            handle = module.register_forward_pre_hook(write)
+            out = hf(pair.base.repeat(len(cells), 1), logits_to_keep=1, use_cache=False).logits
+            handle.remove()
+            layers.append(difference(out))
+    shape = [n_pos] * ("pos" in sweep.over) + [n_heads] * ("head" in sweep.over)
+    return torch.stack(layers).view(-1, *shape)
+
+
+def memory() -> None:
+    """Peak memory above the model, GPT-2 small shape at 128 tokens."""
+    model = random_hooked(0, dtype=torch.float32, **GPT2_SMALL)
+    pair = one_token_contrast(model, 128, 42)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    start = time.perf_counter()
+    orrery(model, pair, SWEEPS[0])
+    taken = time.perf_counter() - start
+    after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    print(
+        f"\nGPT-2 small shape, 128 tokens, {SWEEPS[0].name}: {taken:.1f} s, peak memory "
+        f"{(after - before) / 2**20:.2f} GiB above what the runs before it reached "
+        f"({after / 2**20:.2f} GiB in all)"
+    )
+
+
+def growth(rounds: int) -> None:
+    """How the time grows with the prompt and with depth."""
+    print("\nresid_pre, layer x pos, course width, token changed at position 0 (seconds)")
+    for name, values in (("tokens", (16, 32, 64, 128)), ("layers", (2, 4, 8))):
+        for value in values:
+            shape = COURSE | ({"n_ctx": value} if name == "tokens" else {"n_layers": value})
+            model = random_hooked(0, dtype=torch.float32, **shape)
+            pair = one_token_contrast(model, shape["n_ctx"], 0)
+            taken = []
+            for _ in range(rounds + 1):
+                start = time.perf_counter()
+                orrery(model, pair, SWEEPS[0])
+                taken.append(time.perf_counter() - start)
+            print(f"  {value:4} {name}: {statistics.median(taken[1:]):.4f}")
+    print(
+        "  A cell costs the tokens after it times the layers above it, so a map of L layers and T\n"
+        "  tokens costs about L(L-1)/2 x T(T+1)/2 token-layers: four times as much for twice the\n"
+        "  tokens, and four times for twice the layers, once fixed costs are paid."
+    )
+
+
+if __name__ == "__main__":
+    main()
