@@ -14,6 +14,11 @@ from .direct import source_attribution as source_attribution
 from .engine import Trace as Trace
 from .engine import trace as trace
 from .errors import InputError as InputError
+from .heads import cluster_heads as cluster_heads
+from .heads import copy_suppression as copy_suppression
+from .heads import edit_pattern as edit_pattern
+from .heads import head_scores_over as head_scores_over
+from .heads import moved_by_heads as moved_by_heads
 from .inputs import Contrast as Contrast
 from .inputs import contrast as contrast
 from .inputs import to_ids as to_ids
@@ -24,7 +29,13 @@ from .metrics import log_prob as log_prob
 from .metrics import logit_difference as logit_difference
 from .metrics import probability as probability
 from .metrics import rank as rank
+from .neurons import neuron_examples as neuron_examples
+from .neurons import neuron_statistics as neuron_statistics
+from .neurons import neuron_vocabulary as neuron_vocabulary
+from .ngrams import NGrams as NGrams
+from .ngrams import count_ngrams as count_ngrams
 from .patching import activation_patching as activation_patching
+from .progress import progress_bar as progress_bar
 from .replay import replay as replay
 from .residual import direct_logit_attribution as direct_logit_attribution
 from .residual import logit_lens as logit_lens
@@ -51,11 +62,16 @@ from .sphere import token_reachable as token_reachable
 from .sphere import unembed_cosines as unembed_cosines
 from .sphere import unembed_geometry as unembed_geometry
 from .sphere import update_split as update_split
+from .text_statistics import direct_path_against_bigram as direct_path_against_bigram
+from .text_statistics import loss_by_position as loss_by_position
+from .text_statistics import ngram_comparison as ngram_comparison
+from .text_statistics import repeated_block_loss as repeated_block_loss
 
 __all__ = [
     "Contrast",
     "InputError",
     "Metric",
+    "NGrams",
     "Site",
     "Trace",
     "ablation_effect",
@@ -64,19 +80,25 @@ __all__ = [
     "attention_patterns",
     "circuit_spectra",
     "circuit_table",
+    "cluster_heads",
     "composition_scores",
     "confidence_ceiling",
     "contrast",
+    "copy_suppression",
     "copying_scores",
+    "count_ngrams",
     "cross_entropy",
     "direct_effect",
     "direct_logit_attribution",
     "direct_path",
+    "direct_path_against_bigram",
+    "edit_pattern",
     "effective_dim",
     "eps_regime",
     "frozen_scale_loss",
     "gain_ellipsoid",
     "head_scores",
+    "head_scores_over",
     "induction_scores",
     "key_selectability",
     "kl_divergence",
@@ -84,14 +106,22 @@ __all__ = [
     "log_prob",
     "logit_difference",
     "logit_lens",
+    "loss_by_position",
+    "moved_by_heads",
     "neuron_attribution",
+    "neuron_examples",
+    "neuron_statistics",
+    "neuron_vocabulary",
+    "ngram_comparison",
     "norm_growth",
     "null_writers",
     "ov_circuit",
     "probability",
+    "progress_bar",
     "qk_circuit",
     "query_uniformity",
     "rank",
+    "repeated_block_loss",
     "replay",
     "scale_jitter",
     "score_split",

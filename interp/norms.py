@@ -61,6 +61,16 @@ class Norm:
         """y = x~/s, before gain and bias."""
         return self.centred(x) / self.scale(x)
 
+    def basis(self) -> Float[Tensor, "d_model dimension"]:
+        """Orthonormal columns that span what y can be: the mean-free vectors (Helmert's basis),
+        or all of them where no mean is removed."""
+        d_model = len(self.gain)
+        if self.kind != "LN":
+            return torch.eye(d_model, dtype=self.gain.dtype, device=self.gain.device)
+        k = torch.arange(1, d_model, dtype=self.gain.dtype, device=self.gain.device)
+        row = torch.arange(d_model, device=self.gain.device)[:, None]
+        return ((row < k).to(k) - k * (row == k).to(k)) / (k * (k + 1)).sqrt()
+
     def __call__(self, x: Float[Tensor, "*rows d_model"]) -> Float[Tensor, "*rows d_model"]:
         """The whole normalisation: gain * y + bias."""
         return self.normalised(x) * self.gain + self.bias

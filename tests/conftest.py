@@ -7,12 +7,17 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import settings
 
 ROOT = Path(__file__).parents[1]
 CHECKPOINTS = ROOT / "checkpoints"
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 torch.set_num_threads(min(2, os.cpu_count() or 1))
+
+# The first call of a law compiles and type checks: time is no sign that it is wrong.
+settings.register_profile("laws", deadline=None, max_examples=30)
+settings.load_profile("laws")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

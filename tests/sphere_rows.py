@@ -4,12 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from hypothesis import settings
 from hypothesis import strategies as st
-
-# A first call compiles kernels and type checks: time is no sign of a wrong law.
-settings.register_profile("laws", deadline=None, max_examples=40)
-settings.load_profile("laws")
 
 EPS = 1e-5
 SHAPES = ("gaussian", "heavy tails", "one coordinate", "shifted far along 1")
