@@ -151,14 +151,14 @@ def _rows(model: HookedTransformer, corpus: Corpus) -> np.ndarray:
 
 def process() -> tuple[int, int]:
     """Which process this is, and how many work on the same corpus."""
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        return torch.distributed.get_rank(), torch.distributed.get_world_size()
-    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
-        return 0, 1
-    from accelerate import PartialState
+    group = torch.distributed
+    if not (group.is_available() and group.is_initialized()):
+        if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+            return 0, 1
+        from accelerate import PartialState
 
-    state = PartialState()
-    return state.process_index, state.num_processes
+        PartialState()  # joins the group that the launcher's variables describe
+    return group.get_rank(), group.get_world_size()
 
 
 def from_all(part: Part) -> list[Part]:
