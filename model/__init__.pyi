@@ -4,6 +4,8 @@ from .checkpoint import save_weights as save_weights
 from .config import PRESETS as PRESETS
 from .config import GPTConfig as GPTConfig
 from .config import preset as preset
+from .conversion import Conversion as Conversion
+from .conversion import convert as convert
 from .equivalence import Proof as Proof
 from .equivalence import proof_ids as proof_ids
 from .equivalence import prove as prove
@@ -20,11 +22,13 @@ from .tokenizer import load_tokenizer as load_tokenizer
 __all__ = [
     "GPT",
     "PRESETS",
+    "Conversion",
     "GPTConfig",
     "ModelError",
     "Proof",
     "Run",
     "character_tokenizer",
+    "convert",
     "generate",
     "generate_text",
     "load",

@@ -57,7 +57,7 @@ def vocabulary_tokenizer(characters: Sequence[str]) -> PreTrainedTokenizerFast:
     tokenizer = Tokenizer(models.WordLevel(ids))
     tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")  # type: ignore[assignment]
     tokenizer.decoder = decoders.Fuse()  # type: ignore[assignment]
-    return _wrap(tokenizer)
+    return wrap(tokenizer)
 
 
 def load_tokenizer(path: str | Path) -> PreTrainedTokenizerFast:
@@ -78,7 +78,26 @@ def load_tokenizer(path: str | Path) -> PreTrainedTokenizerFast:
             f"{path} is not a Hugging Face tokenizer.json ({error}): "
             "write one with `tokenizer.save(...)`."
         ) from None
-    return _wrap(tokenizer)
+    return wrap(tokenizer)
+
+
+def byte_level_bpe(vocab: str | Path, merges: str | Path) -> PreTrainedTokenizerFast:
+    """GPT-2's kind of tokenizer, of its two files.
+
+    Raises:
+        ModelError: when a file is missing or is something else.
+    """
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    try:
+        tokenizer = Tokenizer(models.BPE.from_file(str(vocab), str(merges)))
+    except Exception as error:  # the library raises nothing narrower
+        raise ModelError(
+            f"{vocab} and {merges} are no byte-level BPE ({error}): give GPT-2's two files."
+        ) from None
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)  # type: ignore[assignment]
+    tokenizer.decoder = decoders.ByteLevel()  # type: ignore[assignment]
+    return wrap(tokenizer)
 
 
 def tokenizer_json(tokenizer: PreTrainedTokenizerFast) -> str:
@@ -159,7 +178,8 @@ def _vocabulary_size(tokenizer: PreTrainedTokenizerFast) -> int:
     return len(tokenizer) - (PAD_TOKEN in tokenizer.get_added_vocab())
 
 
-def _wrap(tokenizer: Tokenizer) -> PreTrainedTokenizerFast:
+def wrap(tokenizer: Tokenizer) -> PreTrainedTokenizerFast:
+    """A backend tokenizer as TransformerLens wants one, with nothing that changes a text."""
     from transformers import PreTrainedTokenizerFast
 
     return PreTrainedTokenizerFast(
