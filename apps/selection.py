@@ -1,6 +1,8 @@
 """What everybody looks at: one model, prompt, position, target and contrast for all pages.
 
-Every item is a widget in the sidebar bound to the URL, so that a link opens the same view.
+Every item is a widget in the sidebar bound to the URL, so that a link opens the same view. A widget
+keeps out of the URL what equals its own default, so each is always given its default, and session
+state is written only to correct it.
 """
 
 from __future__ import annotations
@@ -26,7 +28,6 @@ if TYPE_CHECKING:
     from transformer_lens import HookedTransformer
 
 PROMPT = "ROMEO:\nI pray thee, good Mercutio, let's retire.\n\nMERCUT"
-CORRUPT = ""
 AUTOMATIC = None
 _MOST_OPTIONS = 2000
 """a larger vocabulary offers its likeliest tokens only"""
@@ -85,7 +86,14 @@ def choose(runs: dict[str, Path], needs: Sequence[str]) -> Selection:
     asked = st.session_state["asked"]
     with st.sidebar:
         run, step, model = _choose_model(runs, asked)
-        prompt = _text("prompt", "Prompt", PROMPT if _reads(model, PROMPT) else _plain(model))
+        prompt = st.text_area(
+            "Prompt",
+            PROMPT if _reads(model, PROMPT) else _plain(model),
+            key="prompt",
+            bind="query-params",
+            height=140,
+            help="Ctrl+Enter or a click elsewhere.",
+        )
         ids = to_ids(model, prompt)
         tokens, n_pos = token_strings(model, ids[0]), ids.shape[1]
         pos = _number("pos", "Position", n_pos, n_pos - 1, asked)
@@ -142,36 +150,28 @@ def _choose_model(
     run = Run.open(runs[name])
     steps = run.steps
     _warn_unless(asked.get("step"), steps, "step")
-    if st.session_state.get("step") not in steps:
+    if st.session_state.get("step", steps[-1]) not in steps:
         st.session_state["step"] = steps[-1]
     step = steps[-1]
     if len(steps) > 1:
         step = st.select_slider(
-            "Training step", steps, key="step", bind="query-params",
+            "Training step", steps, steps[-1], key="step", bind="query-params",
             help="Every page shows the model as it was at this step.",
         )  # fmt: skip
     return run, step, open_model(run, step)
 
 
-def _text(key: str, label: str, seed: str) -> str:
-    st.session_state.setdefault(key, seed)
-    return st.text_area(
-        label, key=key, bind="query-params", height=140, help="Ctrl+Enter or a click elsewhere."
-    )
-
-
 def _number(
     key: str, label: str, n: int, seed: int, asked: dict[str, str], shown: bool = True
 ) -> int:
-    """A whole number from 0 to n - 1; clamped, with a word about it when a link asked for more."""
-    if shown:
-        _warn_unless(asked.get(key), range(n), key)
-    value = st.session_state.get(key)
-    if not isinstance(value, int) or not 0 <= value < n:
-        st.session_state[key] = seed if value is None else max(0, min(int(value), n - 1))
-    if n > 1 and shown:
-        return st.slider(label, 0, n - 1, key=key, bind="query-params")
-    return min(st.session_state[key], n - 1)
+    """A whole number from 0 to n - 1, clamped when a shorter prompt or a smaller model came."""
+    value = st.session_state.get(key, seed)
+    if not 0 <= value < n:
+        value = st.session_state[key] = n - 1
+    if not shown:
+        return value
+    _warn_unless(asked.get(key), range(n), key)
+    return st.slider(label, 0, n - 1, seed, key=key, bind="query-params") if n > 1 else value
 
 
 def _choose_tokens(
@@ -206,9 +206,9 @@ def _choose_tokens(
 def _choose_corrupt(model: HookedTransformer, prompt: str, pos: int, shown: bool) -> str:
     typed = st.session_state.get("corrupt", "")
     if shown:
-        st.session_state.setdefault("corrupt", CORRUPT)
         typed = st.text_area(
             "Corrupt prompt",
+            "",
             key="corrupt",
             bind="query-params",
             height=110,

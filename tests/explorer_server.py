@@ -107,7 +107,8 @@ def settle(page: Page) -> None:
           const foot = document.querySelector("[data-testid=stTabs], [data-testid=stAlert]");
           return idle && drawn && !stale && foot;
         }""",
-        timeout=30_000,
+        polling=100,  # animation frames stop while software draws a 3-D view
+        timeout=60_000,
     )
     page.wait_for_timeout(250)
 

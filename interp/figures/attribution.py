@@ -67,7 +67,7 @@ def attribution_bars(
         x=np.where(shown >= 0, np.maximum(starts, ends), np.minimum(starts, ends)),
         y=rows,
         mode="text",
-        text=[f" {signed(v)} " for v in shown],
+        text=[f" {signed(v)} " for v in shown.tolist()],
         textposition=["middle right" if v >= 0 else "middle left" for v in shown],
         textfont={"size": 11, "color": look.muted},
         hoverinfo="skip",
@@ -139,7 +139,7 @@ def attribution_heads(attribution: xr.Dataset, pos: int, *, dark: bool = False) 
     grid = np.array([columns[name] for name in names], dtype=np.float32).T
     heatmap = go.Heatmap(
         z=grid,
-        text=[[signed(value) for value in row] for row in grid],
+        text=[[signed(value) for value in row] for row in grid.tolist()],
         texttemplate="%{text}",
         textfont={"size": 13},
         customdata=[names] * n_layers,

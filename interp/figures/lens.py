@@ -85,9 +85,7 @@ def lens_grid(
     if measure.top is None:
         # A low rank, loss or divergence is the strong reading.
         scale["reversescale"] = True
-    words = np.array(
-        [labels([vocabulary[i] for i in row], "inherit", longest=3) for row in top_ids]
-    )
+    words = [labels(row, "inherit", longest=3) for row in best]
     heatmap = go.Heatmap(
         z=colours.astype(np.float32),
         text=words,
@@ -199,7 +197,7 @@ def lens_path(
             "size": 11,
             "color": [look.towards if v >= 0 else look.away for v in values],
         },
-        text=[signed(v) for v in values],
+        text=[signed(v) for v in values.tolist()],
         textposition=["middle right" if v >= 0 else "middle left" for v in values],
         cliponaxis=False,
         customdata=[[escaped(n), s] for n, s in zip(names, states, strict=True)],

@@ -54,7 +54,7 @@ def patching_map(
     with_text = n_columns <= 16
     heatmap = go.Heatmap(
         z=values.astype(np.float32),
-        text=[[signed(v) if np.isfinite(v) else "" for v in row] for row in values]
+        text=[[signed(v) if np.isfinite(v) else "" for v in row] for row in values.tolist()]
         if with_text
         else None,
         texttemplate="%{text}" if with_text else None,
@@ -71,9 +71,10 @@ def patching_map(
         for i in range(n_columns)
     ]
     layers = result["layer"].to_numpy()
+    fraction = result["fraction"].to_numpy()
     rows, across = (axis.ravel() for axis in np.indices(values.shape))
     hover = [
-        [int(layers[i]), int(j), columns[j], _number(result["fraction"].to_numpy()[i, j]),
+        [int(layers[i]), int(j), columns[j], _number(float(fraction[i, j])),
          float(raw[i, j]), signed(float(change[i, j]), 4)]
         for i, j in zip(rows, across, strict=True)
     ]  # fmt: skip
@@ -109,4 +110,4 @@ def patching_map(
 
 
 def _number(value: float) -> str:
-    return signed(float(value), 4) if np.isfinite(value) else "undefined"
+    return signed(value, 4) if np.isfinite(value) else "undefined"

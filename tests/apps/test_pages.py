@@ -1,0 +1,164 @@
+"""Every page over many inputs: what it shows is what the library says, and never a traceback."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from explorer_pages import VIEWS, charts, sentences
+
+import interp
+from interp import figures
+from model import load
+
+N_CHARTS = {"attention": 3, "lens": 3, "attribution": 3, "patching": 1, "sphere": 4}
+PROMPTS = {
+    "one token": "a",
+    "two tokens": "ab",
+    "as long as the context": "abcdefghijklmnopqrstuvwx",
+    "one letter over and over": "aaaaaaaaaaaa",
+    "whitespace only": " \n\t \n",
+    "markup": "<b>$x$</b>&amp;*y*",
+    "markdown": "# `[a](b)` :heart:",
+    "formatting marks": "%{x} {0} \\n 'q' \"",
+    "a glyph and a letter beyond ASCII": "␣é␣é",
+    "digits": "0123 007",
+}
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_first_load_has_content(view, open_page):
+    app = open_page(view)
+    assert sentences(app) == []
+    assert app.title[0].value == view.capitalize()
+    assert len(charts(app)) == N_CHARTS[view]
+    assert all(chart.proto.alt for chart in app.get("plotly_chart"))
+    assert app.code[0].value.startswith("from interp import")
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_the_code_reproduces_the_page(view, open_page):
+    settings = {"pos": 3, "target": "a", "contrast": "␣", "step": 8, "layer": 1, "head": 2}
+    app = open_page(view, prompt="a b\n<b>", corrupt="a c\n<b>", **settings)
+    assert sentences(app) == []
+    namespace: dict[str, Any] = {}
+    exec(app.code[0].value, namespace)
+    drawn = [
+        json.loads(value.to_json())
+        for name, value in namespace.items()
+        if type(value).__name__ == "Figure"
+    ]
+    assert len(drawn) == N_CHARTS[view]
+    assert charts(app) == drawn
+
+
+@pytest.mark.parametrize("prompt", PROMPTS.values(), ids=PROMPTS.keys())
+@pytest.mark.parametrize("view", VIEWS)
+def test_odd_prompts(view, prompt, open_page):
+    app = open_page(view, prompt=prompt)
+    assert sentences(app) == []
+    assert len(charts(app)) == N_CHARTS[view]
+
+
+@pytest.mark.parametrize(
+    ("query", "word"),
+    [
+        ({"prompt": "abü"}, "Character 'ü' at position 2"),
+        ({"prompt": "<b>\u200b"}, "at position 3"),
+        ({"prompt": "a" * 25}, "25 tokens"),
+        ({"target": "a", "contrast": "a"}, "choose two different tokens"),
+        ({"model": "c_broken"}, "truncated"),
+    ],
+)
+@pytest.mark.parametrize("view", ["attention", "patching"])
+def test_bad_input_gives_one_sentence(view, query, word, open_page):
+    told = sentences(open_page(view, **query))
+    assert len(told) == 1
+    assert word in told[0]
+
+
+@pytest.mark.parametrize(
+    ("corrupt", "word"),
+    [("abc", "equal token length"), ("abcd", "same prompt"), ("abüd", "vocabulary")],
+)
+def test_bad_corrupt_prompt_gives_one_sentence(corrupt, word, open_page):
+    told = sentences(open_page("patching", prompt="abcd", corrupt=corrupt))
+    assert len(told) == 1
+    assert word in told[0]
+
+
+def test_an_emptied_prompt_gives_one_sentence_and_can_be_filled_again(open_page):
+    app = open_page("lens")
+    (told,) = sentences(app.text_area(key="prompt").set_value("").run())
+    assert "empty" in told
+    assert sentences(app.text_area(key="prompt").set_value("a").run()) == []
+
+
+def test_no_runs_gives_one_sentence(open_page, tmp_path):
+    told = sentences(open_page("lens", folder=tmp_path))
+    assert len(told) == 1
+    assert "orrery train" in told[0]
+
+
+@pytest.mark.parametrize(
+    ("item", "value"),
+    [("pos", 99), ("pos", "x"), ("step", 7), ("target", "zz"), ("model", "none"), ("layer", -1)],
+)
+def test_a_link_to_what_is_not_there_says_so(item, value, open_page):
+    app = open_page("attention", prompt="abc", **{item: value})
+    (told,) = sentences(app)
+    assert f"asks for {item} '{value}'" in told
+    assert len(charts(app)) == N_CHARTS["attention"]
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_a_model_without_mlps(view, open_page):
+    app = open_page(view, model="b_attention_only")
+    assert sentences(app) == []
+    assert len(charts(app)) == N_CHARTS[view]
+
+
+def test_every_step_is_another_model(runs, open_page):
+    seen = []
+    for step in (0, 8, 32):
+        app = open_page("attribution", step=step, prompt="abcd", target="x", contrast="y")
+        parts = interp.direct_logit_attribution(load(runs / "a_tiny", step), "abcd", "x", "y")
+        bars = figures.attribution_bars(parts, 3)
+        assert charts(app)[0] == json.loads(bars.to_json())
+        seen.append(float(parts["logit"][0, 3]))
+    assert len(set(seen)) == 3
+
+
+def test_automatic_target_and_contrast_are_the_two_likeliest(runs, open_page):
+    app = open_page("attribution", prompt="abcd", pos=2)
+    logits = load(runs / "a_tiny")(load(runs / "a_tiny").to_tokens("abcd"))[0, 2]
+    first, second = logits.topk(2).indices.tolist()
+    words = interp.inputs.vocabulary(load(runs / "a_tiny"))
+    expected = f"{words[first]!r}, {words[second]!r})"
+    assert expected in app.code[0].value
+
+
+def test_a_check_that_fails_is_told(open_page, monkeypatch):
+    import streamlit as st
+
+    def wrong(*arguments: Any, **settings: Any) -> Any:
+        result = interp.residual.direct_logit_attribution(*arguments, **settings)
+        return result.assign(remainder=result["remainder"] + 1)
+
+    wrong.__name__ = "direct_logit_attribution"
+    monkeypatch.setattr(interp, "direct_logit_attribution", wrong)
+    st.cache_resource.clear()
+    (told,) = sentences(open_page("attribution"))
+    st.cache_resource.clear()
+    assert "This check fails" in told
+
+
+def test_patching_falls_back_to_changes_where_fractions_are_undefined(open_page):
+    # The scored position lies before the changed token, so both runs agree there.
+    app = open_page("patching", prompt="abcd", corrupt="abce", pos=1)
+    assert sentences(app) == []
+    assert "Shown as changes in logits" in app.info[0].value
+    values = np.array(charts(app)[0]["data"][1]["customdata"], dtype=object)[:, 3]
+    assert set(values) == {"undefined"}
