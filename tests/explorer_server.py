@@ -102,10 +102,11 @@ def settle(page: Page) -> None:
           const app = document.querySelector("[data-testid=stApp]");
           const idle = app.dataset.testScriptState === "notRunning";
           const charts = [...document.querySelectorAll("[data-testid=stPlotlyChart]")];
-          const drawn = charts.every((c) => c.querySelector(".main-svg, canvas"));
+          const drawn = charts.length && charts.every((c) => c.querySelector(".main-svg"));
+          const foot = document.querySelector("[data-testid=stTabs]");
+          const refused = document.querySelector("[data-testid=stAlert]");
           const stale = document.querySelector("[data-stale=true]");
-          const foot = document.querySelector("[data-testid=stTabs], [data-testid=stAlert]");
-          return idle && drawn && !stale && foot;
+          return Boolean(idle && !stale && ((drawn && foot) || (refused && !foot)));
         }""",
         polling=100,  # animation frames stop while software draws a 3-D view
         timeout=60_000,

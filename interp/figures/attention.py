@@ -78,7 +78,7 @@ def attention_montage(
             cell_markers(
                 columns * pitch + middle,
                 rows * pitch + middle,
-                np.stack([rows, columns], axis=1),
+                np.stack([rows, columns], axis=1).tolist(),
                 "layer %{customdata[0]}, head %{customdata[1]}<br>click to see it large",
                 size=side * 0.85,
             ),
