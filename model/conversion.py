@@ -52,7 +52,7 @@ class Conversion:
 
 
 def convert(
-    source: str | Path | Mapping[str, Tensor],
+    source: str | Path | Mapping[str, Tensor] | Source,
     *,
     config: Mapping[str, Any] | None = None,
     tokenizer: str | Path | None = None,
@@ -62,7 +62,7 @@ def convert(
     eps: float | None = None,
     attn_scale: AttnScale | None = None,
 ) -> Conversion:
-    """A GPT of a checkpoint that other code wrote: file, folder or state dict.
+    """A GPT of a checkpoint that other code wrote: file, folder, state dict, or one already read.
 
     Args:
         config: the writer's own configuration, under its own names; the source's when not given.
@@ -78,7 +78,9 @@ def convert(
 
     Cost: no copy of a file's weights where the layout allows a view.
     """
-    read = read_source(source) if isinstance(source, str | Path) else source_of(source)
+    in_memory = isinstance(source, Mapping)
+    read = read_source(source) if isinstance(source, str | Path) else source
+    read = source_of(read) if isinstance(read, Mapping) else read
     if config is not None:
         read = dataclasses.replace(read, config=config, config_origin="the configuration given")
     flags = {"n_heads": n_heads, "act_fn": act_fn, "eps": eps, "attn_scale": attn_scale}
@@ -87,7 +89,7 @@ def convert(
     fit, others = _choose(read, recognise(read.tensors, dialect))
     _check_values(read.tensors, fit)
     values, settings = settle(fit, read, given, is_tied(read.tensors, fit))
-    gpt = _assemble(read, fit, GPTConfig.from_dict(values), copy=not read.files)
+    gpt = _assemble(read, fit, GPTConfig.from_dict(values), copy=in_memory)
 
     found, origin = find_tokenizer(read, tokenizer, gpt.config.d_vocab)
     notes = [f"it could as well be {', '.join(others)}"] if others else []
@@ -113,8 +115,10 @@ def _choose(read: Source, fits: list[Fit]) -> tuple[Fit, list[str]]:
             f"{fits[0].dialect.name} it always {'differs' if tied else 'is'}: save the model again."
         )
     if read.config:
-        marked = [fit for fit in agreeing if fit.dialect.marks <= read.config.keys()]
-        agreeing = marked or agreeing
+        # who leaves marks is told by them, and by their absence
+        marks = {fit.dialect.name: fit.dialect.marks for fit in agreeing}
+        found = [f for f in agreeing if (m := marks[f.dialect.name]) and m <= read.config.keys()]
+        agreeing = found or [fit for fit in agreeing if not marks[fit.dialect.name]] or agreeing
     return agreeing[0], [fit.dialect.name for fit in agreeing[1:]]
 
 

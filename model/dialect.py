@@ -55,7 +55,7 @@ class Key:
     """What a key of a dialect's own configuration says of a GPTConfig.
 
     Attributes:
-        field: the field of GPTConfig.
+        field: the field of GPTConfig, or what follows from its fields.
         values: our value for each of theirs; those not listed are taken as they are when `open`,
             and outside the family when not.
     """
@@ -77,10 +77,11 @@ class Dialect:
         optional: parameters that are absent together or not at all.
         tied: the unembedding is the embedding always (True), never (False), or either (None).
         settings: the keys of its configuration.
-        requires: keys whose value decides whether it is a GPT of the family at all.
+        requires: keys whose value decides whether it is a GPT of the family at all, and what
+            they may be; the first is what we write.
         marks: keys that its configuration always has.
         assumed: what its code fixes and neither tensors nor configuration say; `attn_scale` None
-            is sqrt(d_head), and `d_head` gives the number of heads.
+            is sqrt(d_head), `d_mlp` None is 4 d_model, and `d_head` gives the number of heads.
     """
 
     name: str

@@ -73,7 +73,7 @@ _NANO_KEYS = {
     "block_size": Key("n_ctx"),
     "vocab_size": Key("d_vocab"),
 }
-_GPT2_CODE = {"eps": 1e-5, "attn_scale": None, "dropout": 0.0, "d_head": 64}
+_GPT2_CODE = {"eps": 1e-5, "attn_scale": None, "dropout": 0.0, "d_head": 64, "d_mlp": None}
 _ACT_FNS = {"gelu": "gelu", "gelu_new": "gelu_new", "gelu_pytorch_tanh": "gelu_new", "relu": "relu"}
 
 COURSE = Dialect(
@@ -226,7 +226,11 @@ HUGGING_FACE = Dialect(
         "tie_word_embeddings": Key("tied_embeddings"),
         "resid_pdrop": Key("dropout"),
     },
-    requires={"model_type": ("gpt2",), "add_cross_attention": (False,)},
+    requires={
+        "model_type": ("gpt2",),
+        "architectures": (["GPT2LMHeadModel"], ["GPT2Model"]),
+        "add_cross_attention": (False,),
+    },
     assumed=_GPT2_CODE | {"act_fn": "gelu_new", "dropout": 0.1},
 )
 
@@ -304,9 +308,11 @@ TRANSFORMER_LENS = Dialect(
         "n_layers": Key("n_layers"),
         "n_heads": Key("n_heads"),
         "d_model": Key("d_model"),
+        "d_head": Key("d_head"),
         "n_ctx": Key("n_ctx"),
         "d_vocab": Key("d_vocab"),
         "d_mlp": Key("d_mlp"),
+        "attn_only": Key("attn_only"),
         "act_fn": Key("act_fn", _ACT_FNS, open=False),
         "eps": Key("eps"),
         "attn_scale": Key("attn_scale", {-1.0: None}),

@@ -59,11 +59,7 @@ class Proof:
     @property
     def failures(self) -> list[str]:
         """The sites that are off, the first one first."""
-        off = pd.Series(False, index=self.differences.index)
-        for dtype in TOLERANCE:
-            name = _name(dtype)
-            off |= ~(self.differences[name] <= self.differences[f"{name}_allowed"])
-        return list(self.differences.index[off])
+        return failures(self.differences)
 
     @property
     def holds(self) -> bool:
@@ -71,8 +67,7 @@ class Proof:
 
     def by_kind(self) -> pd.DataFrame:
         """The largest differences over the layers of each kind of site."""
-        kinds = self.differences.index.str.replace(r"^blocks\.\d+\.", "blocks.*.", regex=True)
-        return pd.DataFrame(self.differences.groupby(kinds, sort=False).max())
+        return by_kind(self.differences)
 
 
 def prove(
@@ -104,6 +99,21 @@ def prove(
         return expected, found
 
     return Proof(compare(both, ids), assumptions(gpt), _describe(ids))
+
+
+def by_kind(differences: pd.DataFrame) -> pd.DataFrame:
+    """The largest differences over the layers of each kind of site."""
+    kinds = differences.index.str.replace(r"^blocks\.\d+\.", "blocks.*.", regex=True)
+    return pd.DataFrame(differences.groupby(kinds, sort=False).max())
+
+
+def failures(differences: pd.DataFrame) -> list[str]:
+    """The sites of a Proof's `differences` that are off, the first one first."""
+    off = pd.Series(False, index=differences.index)
+    for dtype in TOLERANCE:
+        name = _name(dtype)
+        off |= ~(differences[name] <= differences[f"{name}_allowed"])
+    return list(differences.index[off])
 
 
 def compare(

@@ -11,27 +11,10 @@ from typing import Any
 
 from .errors import ModelError
 
-_CONSTANTS = {
-    "NONE": None, "NEWTRUE": True, "NEWFALSE": False,
-}  # fmt: skip
+_CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
 _EMPTY = {"EMPTY_DICT": dict, "EMPTY_LIST": list, "EMPTY_TUPLE": tuple}
-_VALUES = frozenset(
-    [
-        "INT",
-        "BININT",
-        "BININT1",
-        "BININT2",
-        "LONG",
-        "LONG1",
-        "LONG4",
-        "FLOAT",
-        "BINFLOAT",
-        "UNICODE",
-        "BINUNICODE",
-        "SHORT_BINUNICODE",
-        "BINUNICODE8",
-    ]
-)
+_NUMBERS = frozenset({"INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "LONG4", "BINFLOAT"})
+_STRINGS = frozenset({"UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8"})
 _STORE = frozenset({"PUT", "BINPUT", "LONG_BINPUT"})
 _FETCH = frozenset({"GET", "BINGET", "LONG_BINGET"})
 _TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
@@ -59,7 +42,7 @@ def read_plain_pickle(data: bytes, name: str) -> Any:
 
 
 def _step(opcode: str, argument: Any, stack: list[Any], memo: dict[int, Any], name: str) -> None:
-    if opcode in _VALUES:
+    if opcode in _NUMBERS | _STRINGS:
         stack.append(argument)
     elif opcode in _CONSTANTS:
         stack.append(_CONSTANTS[opcode])

@@ -19,6 +19,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from .checkpoint import read_weights
 from .errors import ModelError
 
 WEIGHTS_FILES = ("model.safetensors", "pytorch_model.bin", "ckpt.pt", "model.pt", "model.pth")
@@ -60,6 +61,12 @@ class Source:
     config_origin: str = "the configuration"
     files: tuple[Path, ...] = ()
     rest: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    @property
+    def step(self) -> int:
+        """How many steps it was trained, where it says so; 0 otherwise."""
+        steps = [self.rest.get(key) for key in ("step", "iter_num", "global_step")]
+        return next((s for s in steps if isinstance(s, int) and s >= 0), 0)
 
     @property
     def folder(self) -> Path | None:
@@ -180,15 +187,20 @@ def _read_file(path: Path) -> tuple[Any, str]:
         raise
     except (SafetensorError, zipfile.BadZipFile, OSError) as error:
         raise ModelError(
-            f"{path} cannot be read ({_first_line(error)}): it is truncated or damaged; copy it again."
+            f"{path} cannot be read ({_first_line(error)}): it is truncated or damaged; "
+            "copy it again."
         ) from None
     raise ModelError(
         f"{path} is neither safetensors nor a file of torch.save: save `model.state_dict()` again."
     )
 
 
-def _read_safetensors(path: Path) -> dict[str, Tensor]:
+def _read_safetensors(path: Path) -> dict[str, Any]:
     with safe_open(path, framework="pt") as file:
+        if (file.metadata() or {}).get("format") == "orrery":
+            weights = read_weights(path)
+            config = weights.config.to_dict()
+            return {"model": weights.tensors, "config": config, "step": weights.step}
         return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
 
 

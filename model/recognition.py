@@ -147,7 +147,12 @@ def _missing(fit: Fit) -> Iterator[str]:
                 yield spell(stored.name, place, fit.dialect)
 
 
-def _find(template: str, given: Mapping[str, str], dialect: Dialect) -> dict[Place, str]:
+def is_buffer(name: str, dialect: Dialect) -> bool:
+    """Whether a name is one that the dialect keeps no weights under."""
+    return any(_find(template, [bare(name)], dialect) for template in dialect.ignored)
+
+
+def _find(template: str, given: Iterable[str], dialect: Dialect) -> dict[Place, str]:
     pattern = _pattern(template, dialect)
     axes = axes_of(template)
     found = {}

@@ -42,7 +42,7 @@ _SHOWN_BY = {
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """A field of the configuration, its value, who says so, and whether nobody in the source did."""
+    """A field of the configuration, its value, who says so, and whether that is an assumption."""
 
     field: str
     value: Any
@@ -132,7 +132,7 @@ def _assumed(fit: Fit, field: str, shown: Mapping[str, Any]) -> list[Setting]:
         if shown["d_model"] % d_head == 0:
             value = shown["d_model"] // d_head
             return [Setting(field, value, f"heads of {d_head}, {origin}", assumed=True)]
-    if field in fit.dialect.assumed:
+    if field in fit.dialect.assumed and field not in shown:
         return [Setting(field, fit.dialect.assumed[field], origin, assumed=True)]
     if field == _BY_LAYER:
         return [Setting(field, False, origin, assumed=True)]
