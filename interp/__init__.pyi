@@ -35,6 +35,8 @@ from .neurons import neuron_vocabulary as neuron_vocabulary
 from .ngrams import NGrams as NGrams
 from .ngrams import count_ngrams as count_ngrams
 from .patching import activation_patching as activation_patching
+from .position_token import effective_context as effective_context
+from .position_token import position_token_split as position_token_split
 from .progress import progress_bar as progress_bar
 from .replay import replay as replay
 from .residual import direct_logit_attribution as direct_logit_attribution
@@ -66,6 +68,9 @@ from .text_statistics import direct_path_against_bigram as direct_path_against_b
 from .text_statistics import loss_by_position as loss_by_position
 from .text_statistics import ngram_comparison as ngram_comparison
 from .text_statistics import repeated_block_loss as repeated_block_loss
+from .tuned_lens import Translators as Translators
+from .tuned_lens import fit_tuned_lens as fit_tuned_lens
+from .tuned_lens import tuned_lens as tuned_lens
 
 __all__ = [
     "Contrast",
@@ -74,6 +79,7 @@ __all__ = [
     "NGrams",
     "Site",
     "Trace",
+    "Translators",
     "ablation_effect",
     "accumulated_contributions",
     "activation_patching",
@@ -93,8 +99,10 @@ __all__ = [
     "direct_path",
     "direct_path_against_bigram",
     "edit_pattern",
+    "effective_context",
     "effective_dim",
     "eps_regime",
+    "fit_tuned_lens",
     "frozen_scale_loss",
     "gain_ellipsoid",
     "head_scores",
@@ -116,6 +124,7 @@ __all__ = [
     "norm_growth",
     "null_writers",
     "ov_circuit",
+    "position_token_split",
     "probability",
     "progress_bar",
     "qk_circuit",
@@ -133,6 +142,7 @@ __all__ = [
     "to_ids",
     "token_reachable",
     "trace",
+    "tuned_lens",
     "unembed_cosines",
     "unembed_geometry",
     "update_split",

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from interp.attention import SCORE_UNITS, attention_on, pattern_scores, uniform_pattern
 from interp.components import value_bias
-from interp.corpus import Corpus, from_all, windows
+from interp.corpus import Corpus, windows
 from interp.engine import trace
 from interp.errors import InputError
 from interp.inputs import Input
@@ -23,7 +23,7 @@ from interp.replay import Progress, replay
 from interp.result_sets import labelled_set
 from interp.results import labelled
 from interp.sites import Site
-from interp.tally import Tally, tally
+from interp.tally import Tally, merged, tally
 
 if TYPE_CHECKING:
     from transformer_lens import HookedTransformer
@@ -234,10 +234,7 @@ def head_scores_over(
         # [score, layer (the last one chance), batch, head] with the window first
         part = tally(torch.stack([*layers, chance], dim=1).movedim(2, 0), first)
         total = part if total is None else total + part
-    parts = [part for part in from_all(total) if part is not None]
-    whole = parts[0]
-    for part in parts[1:]:
-        whole = whole + part
+    whole = merged(total)
     low, high = whole.interval()
     dims = ("score", "layer", "head")
     return labelled_set(

@@ -7,6 +7,7 @@ gain and bias, folded or not.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING
 
 import torch
@@ -59,6 +60,25 @@ def logit_lens(
     Cost: one forward pass and one unembedding of all positions for each state. Memory for a few
     [batch, pos, d_vocab] tensors, and for one more each state when logits are asked for.
     """
+    return read_states(model, input, None, target=target, top=top, logits=logits)
+
+
+def read_states(
+    model: HookedTransformer,
+    input: Input,
+    translate: Callable[[Tensor], Tensor] | None,
+    *,
+    target: str | int | None,
+    top: int,
+    logits: bool,
+    **settings: Hashable,
+) -> xr.Dataset:
+    """What the logit lens returns, of the states as `translate` changes them.
+
+    Args:
+        translate: takes and returns all states, [state, batch, pos, d_model], and must leave the
+            last one as it is; None changes nothing.
+    """
     if not 1 <= top <= model.cfg.d_vocab:
         raise InputError(
             f"top={top} came, but the vocabulary has {model.cfg.d_vocab} tokens: "
@@ -71,7 +91,7 @@ def logit_lens(
     followed = final.argmax(-1) if fixed is None else torch.full_like(run.ids, fixed)
 
     states = []
-    for x in run.stream:
+    for x in run.stream if translate is None else translate(run.stream):
         lens = read(x)
         states.append(_lens_measures(lens.log_softmax(-1), final, run.ids, followed, top))
         if logits:
@@ -93,6 +113,7 @@ def logit_lens(
         ids=run.ids,
         coords={"state": state_names(model.cfg)},
         target=target,
+        **settings,
     )
 
 

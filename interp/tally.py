@@ -14,6 +14,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from interp.corpus import from_all
+
 RESAMPLES = 400
 
 
@@ -62,3 +64,12 @@ def tally(values: Float[Tensor, "window ..."], first: int) -> Tally:
     rates = torch.ones(RESAMPLES, len(values), dtype=torch.double)
     weights = torch.cat([rates[:1], torch.poisson(rates, generator=generator)])
     return Tally(weights.sum(1), torch.tensordot(weights, values, dims=1))
+
+
+def merged(part: Tally | None) -> Tally:
+    """The tallies of all processes together. On a tiny corpus a process may have none."""
+    parts = [part for part in from_all(part) if part is not None]
+    whole = parts[0]
+    for other in parts[1:]:
+        whole = whole + other
+    return whole

@@ -15,13 +15,13 @@ from torch import Tensor
 
 from interp.attention import repeated_blocks
 from interp.circuits import direct_path
-from interp.corpus import Corpus, Windows, from_all, windows
+from interp.corpus import Corpus, Windows, windows
 from interp.engine import trace
 from interp.errors import InputError
 from interp.ngrams import NGrams
 from interp.replay import Progress
 from interp.result_sets import Variable, labelled_set
-from interp.tally import Tally, tally
+from interp.tally import Tally, merged, tally
 
 if TYPE_CHECKING:
     from transformer_lens import HookedTransformer
@@ -83,7 +83,7 @@ def ngram_comparison(
         values = torch.cat([torch.stack(rows, 1).flatten(1), own[:, None]], dim=1)
         part = tally(values, first)
         total = part if total is None else total + part
-    whole = _sum(total)
+    whole = merged(total)
     names = list(_MEASURES)
     by_order = (ngrams.order, len(names))
     variables: dict[str, Variable] = {}
@@ -151,7 +151,7 @@ def loss_by_position(
         values = torch.cat([losses, in_context_score(losses)[:, None]], dim=1)
         part = tally(values, first)
         total = part if total is None else total + part
-    whole = _sum(total)
+    whole = merged(total)
     low, high = whole.interval()
     result = labelled_set(
         model,
@@ -275,12 +275,3 @@ def _windows(model: HookedTransformer, corpus: Corpus, length: int | None) -> Wi
             "Windows of 1 token came, but a loss needs a next token: ask for a length of 2 or more."
         )
     return text
-
-
-def _sum(part: Tally | None) -> Tally:
-    """All processes' tallies. A process without a batch, on a tiny corpus, has none."""
-    parts = [p for p in from_all(part) if p is not None]
-    whole = parts[0]
-    for other in parts[1:]:
-        whole = whole + other
-    return whole
