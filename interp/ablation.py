@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Collection
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import torch
 import xarray as xr
@@ -37,7 +37,7 @@ def ablation(
     metric: Metric | Callable[[Tensor], Tensor],
     kinds: str | Collection[str],
     *,
-    by: Literal["mean", "resample", "zero"] = "mean",
+    by: str = "mean",
     reference: Input | None = None,
     each_position: bool = True,
     seed: int = 0,
@@ -54,7 +54,7 @@ def ablation(
         input: the prompts to be run.
         metric: as in `interp.patching.activation_patching`.
         kinds: a site kind, or several that are ablated together.
-        by: what stands in the site's place.
+        by: what stands in the site's place: "mean", "resample" or "zero".
         reference: the prompts that "mean" averages over and "resample" draws from.
         each_position: whether "mean" averages each position by itself; if not, over all
             positions of all reference prompts, which may then be of any length.

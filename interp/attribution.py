@@ -11,7 +11,7 @@ models it is quick enough to be the first thing to look at.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import torch
 import xarray as xr
@@ -32,8 +32,6 @@ from interp.sweep import Grid, Over, grid
 if TYPE_CHECKING:
     from transformer_lens import HookedTransformer
 
-Method = Literal["atp", "atp*", "ig"]
-
 
 def attribution_patching(
     model: HookedTransformer,
@@ -43,7 +41,7 @@ def attribution_patching(
     *,
     over: Over | None = None,
     window: int = 1,
-    method: Method = "atp",
+    method: str = "atp",
     steps: int = 5,
 ) -> xr.DataArray:
     """An estimate of how much each cell of `activation_patching` would change the metric.
@@ -84,7 +82,8 @@ def attribution_patching(
     elif method == "atp":
         found = gradients(source, base, scored, needed).gradients
     elif method == "atp*":
-        layers = list(range(model.cfg.n_layers))
+        # A model of one layer has no other layer to leave out.
+        layers = list(range(model.cfg.n_layers)) if model.cfg.n_layers > 1 else None
         found = gradients(source, base, scored, needed, dropped=layers).gradients
     else:
         raise InputError(
@@ -98,12 +97,8 @@ def attribution_patching(
 
     by_kind = [_gathered(cells, kind, estimate, model.cfg.n_layers) for kind in cells.kinds]
     values = torch.stack(by_kind).sum(0)
-    if method == "atp*":
-        # With one layer only there is no other layer to leave out.
-        left_out = max(model.cfg.n_layers - 1, 1)
-        values = values.abs().sum(0) / left_out
-    else:
-        values = values[0]
+    n_others = max(model.cfg.n_layers - 1, 1)
+    values = values.abs().sum(0) / n_others if method == "atp*" else values[0]
     return labelled(
         model,
         values,

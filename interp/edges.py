@@ -9,7 +9,7 @@ LayerNorm to first order.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import torch
 import xarray as xr
@@ -41,7 +41,7 @@ def edge_attribution(
     contrast: Contrast,
     metric: Metric | Callable[[Tensor], Tensor],
     *,
-    method: Literal["eap", "eap-ig"] = "eap",
+    method: str = "eap",
     steps: int = 5,
 ) -> xr.DataArray:
     """An estimate of the change that `interp.paths.path_patching` finds for each edge.

@@ -17,10 +17,10 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from interp.errors import InputError
-from interp.forward import forward, linear
 from interp.inputs import Input, to_ids
+from interp.shell import Shell
 from interp.sites import SITE_KINDS, Site, sites_of
-from interp.weights import Weights, lay_out
+from interp.weights import Weights, lay_out, obstacles
 
 if TYPE_CHECKING:
     from transformer_lens import HookedTransformer
@@ -44,7 +44,22 @@ class Trace:
     ids: Int[Tensor, "batch pos"]
     values: Mapping[Site, Tensor]
     final: Float[Tensor, "batch pos d_model"]
-    weights: Weights
+    program: Weights | Shell
+
+    @property
+    def weights(self) -> Weights:
+        """The weights it ran with, for analyses that compute with them.
+
+        Raises:
+            InputError: the model is of a kind that these do not know.
+        """
+        if isinstance(self.program, Weights):
+            return self.program
+        raise InputError(
+            f"This analysis computes with the weights of plain GPT models, but the model has "
+            f"{', '.join(obstacles(self.model.cfg))}: use activation_patching or ablation, which "
+            "run any HookedTransformer."
+        )
 
     def __getitem__(self, site: Site | str | tuple[str, int]) -> Tensor:
         if isinstance(site, str):
@@ -62,7 +77,7 @@ class Trace:
         """The trace of some of the prompts, without a copy."""
         values = {site: value[start:stop] for site, value in self.values.items()}
         ids, final = self.ids[start:stop], self.final[start:stop]
-        return Trace(self.model, ids, values, final, self.weights)
+        return Trace(self.model, ids, values, final, self.program)
 
     @cached_property
     def logits(self) -> Float[Tensor, "batch pos d_vocab_out"]:
@@ -73,7 +88,7 @@ class Trace:
         self, pos: slice | Int[Tensor, " scored"]
     ) -> Float[Tensor, "batch scored d_vocab_out"]:
         """Logits at some positions only."""
-        return linear(self.final[:, pos], self.weights.W_U, self.weights.b_U)
+        return self.program.unembed(self.final[:, pos])
 
     @cached_property
     def stream(self) -> Float[Tensor, "state batch pos d_model"]:
@@ -104,8 +119,9 @@ def trace(
     """Run the model on the input and keep what each site holds.
 
     Args:
-        model: any HookedTransformer with learned positions, LayerNorm (or none) and a plain MLP
-            (or none).
+        model: any HookedTransformer. With learned positions, LayerNorm (or none) and a plain MLP
+            (or none) it runs as plain matrix products; others (rotary, RMS, gated MLP, parallel
+            blocks ...) through hooks on a private copy, which is several times slower.
         input: text or ids, see `interp.inputs.to_ids`.
         sites: whole sites to keep; every site when left out. Memory is what they hold: about
             batch x pos x (20 d_model + 2 d_mlp + 2 n_heads x pos) numbers a layer for all.
@@ -134,6 +150,6 @@ def trace(
         return value
 
     with torch.set_grad_enabled(grad):
-        weights = lay_out(model)
-        final = forward(weights, ids, keep)
-    return Trace(model, ids, values, final, weights)
+        program = Shell(model) if obstacles(model.cfg) else lay_out(model)
+        final = program.run(ids, keep)
+    return Trace(model, ids, values, final, program)

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from interp.engine import Trace
 from interp.errors import InputError
-from interp.forward import forward, linear
 from interp.metrics import Metric
 from interp.replay import scored_positions
 from interp.sites import Site
@@ -73,9 +72,9 @@ def gradients(
         return value
 
     with torch.enable_grad():
-        final = forward(base.weights, ids, tap)
+        final = base.program.run(ids, tap)
         scored = scored_positions(base, metric.pos)
-        logits = linear(final[:, scored], base.weights.W_U, base.weights.b_U)
+        logits = base.program.unembed(final[:, scored])
         batch = torch.arange(n_batch, device=ids.device).repeat(n_variants)
         total = metric(logits, batch, runs_at(base, source, metric.pos)).sum()
     if not total.requires_grad:

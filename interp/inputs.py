@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Integral
-from typing import TYPE_CHECKING, TypeAlias, cast
+from typing import TYPE_CHECKING, SupportsIndex, TypeAlias, cast
 
 import torch
 from jaxtyping import Int
@@ -16,7 +16,9 @@ from interp.errors import InputError
 if TYPE_CHECKING:
     from transformer_lens import HookedTransformer
 
-Input: TypeAlias = str | Sequence[str] | Sequence[int] | Sequence[Sequence[int]] | Tensor
+Input: TypeAlias = (
+    str | Sequence[str] | Sequence[SupportsIndex] | Sequence[Sequence[SupportsIndex]] | Tensor
+)
 
 
 @dataclass(frozen=True, eq=False)

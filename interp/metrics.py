@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import torch
 from jaxtyping import Float, Int
@@ -143,15 +143,15 @@ def rank(model: HookedTransformer, target: Target, *, pos: int = -1) -> Metric:
 
 
 def kl_divergence(
-    reference: Literal["source", "base"] = "source",
+    reference: str = "source",
     *,
-    direction: Literal["from reference", "to reference"] = "from reference",
+    direction: str = "from reference",
     pos: int | None = -1,
 ) -> Metric:
     """Kullback-Leibler divergence between the edited run and an unedited one, in nats.
 
     Args:
-        reference: which unedited run.
+        reference: which unedited run, "source" or "base".
         direction: "from reference" is KL(reference || edited), "to reference" the other way.
         pos: the scored position; None for the mean over all.
     """

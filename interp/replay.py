@@ -13,6 +13,7 @@ from interp.engine import Trace
 from interp.errors import InputError
 from interp.sites import SITE_KINDS, Site
 from interp.wavefront import Edit, Wavefront, moment
+from interp.weights import Weights
 
 # Called with the rows done and the rows in all; may raise, which stops the sweep.
 Progress: TypeAlias = Callable[[int, int], None]
@@ -123,11 +124,30 @@ def replay_rows(
         for start in range(0, len(order), size):
             rows = order[start : start + size]
             chunk = [_between(edit, start, start + len(rows)) for edit in ranked]
-            front = Wavefront(base, batch[rows], [e for e in chunk if len(e.row)], scored)
-            kept[rows] = read(front.logits(), batch[rows])
+            run = _wavefront if isinstance(base.program, Weights) else _whole_runs
+            logits = run(base, batch[rows], [e for e in chunk if len(e.row)], scored)
+            kept[rows] = read(logits, batch[rows])
             if progress is not None:
                 progress(start + len(rows), len(order))
     return kept
+
+
+def _wavefront(base: Trace, batch: Tensor, edits: list[Edit], scored: Tensor) -> Tensor:
+    return Wavefront(base, batch, edits, scored).logits()
+
+
+def _whole_runs(base: Trace, batch: Tensor, edits: list[Edit], scored: Tensor) -> Tensor:
+    """Every row as a whole run, for programs that cannot be entered half-way."""
+
+    def tap(site: Site, value: Tensor) -> Tensor:
+        for edit in edits:
+            if edit.site == site:
+                value = value.clone()
+                value[(edit.row, *edit.index)] = edit.value
+        return value
+
+    final = base.program.run(base.ids[batch], tap)
+    return base.program.unembed(final[:, scored])
 
 
 def _reaching(edit: Edit, scored: Int[Tensor, " scored"], n_layers: int) -> Edit:
@@ -158,7 +178,7 @@ def _row_bytes(base: Trace, end: int, n_scored: int) -> int:
     cfg = base.model.cfg
     heads = cfg.n_heads * cfg.d_head
     a_token = 4 * cfg.d_model + 8 * heads + 2 * (cfg.d_mlp or 0)
-    return base.weights.W_U.element_size() * (end * a_token + 2 * n_scored * cfg.d_vocab_out)
+    return base.final.element_size() * (end * a_token + 2 * n_scored * cfg.d_vocab_out)
 
 
 def _table(base: Trace, site: Site, value: Tensor | float, rows: Int[Tensor, " batch"]) -> Edit:

@@ -169,7 +169,12 @@ class Site:
                 f"(attn_only={cfg.attn_only}, normalization_type={cfg.normalization_type}): "
                 f"choose one of {', '.join(kinds_of(cfg))}."
             )
-        limits = {"head": cfg.n_heads, "pos": n_pos, "key_pos": n_pos, "neuron": cfg.d_mlp or 0}
+        limits = {
+            "head": heads_at(cfg, self.kind),
+            "pos": n_pos,
+            "key_pos": n_pos,
+            "neuron": cfg.d_mlp or 0,
+        }
         for field, limit in limits.items():
             value = getattr(self, field)
             if value is not None and value >= limit:
@@ -194,13 +199,26 @@ def kind_named(name: str) -> SiteKind:
     return SITE_KINDS[name]
 
 
+def heads_at(cfg: HookedTransformerConfig, kind: str) -> int:
+    """Heads that a kind of site has: groups of heads may share keys and values."""
+    shared = cfg.n_key_value_heads if kind in ("k", "v") else None
+    return shared or cfg.n_heads
+
+
 def kinds_of(cfg: HookedTransformerConfig) -> tuple[str, ...]:
     """The site kinds that a model of this config has, in forward order."""
     absent: set[str] = set()
     if cfg.normalization_type is None:
         absent |= {kind for kind in SITE_KINDS if kind.startswith("ln")}
     if cfg.attn_only:
-        absent |= {kind for kind in SITE_KINDS if kind.startswith(("ln2", "mlp"))} | {"resid_mid"}
+        absent |= {kind for kind in SITE_KINDS if kind.startswith(("ln2", "mlp"))}
+        absent |= {"resid_mid"}
+    if cfg.positional_embedding_type not in ("standard", "shortformer"):
+        absent |= {"pos_embed"}
+    if cfg.parallel_attn_mlp:
+        absent |= {"resid_mid"}
+    if cfg.num_experts is not None:
+        absent |= {"mlp_pre", "mlp_post"}
     return tuple(kind for kind in SITE_KINDS if kind not in absent)
 
 

@@ -14,7 +14,7 @@ from interp.engine import Trace
 from interp.errors import InputError
 from interp.metrics import Metric, Runs
 from interp.replay import DEFAULT_MEMORY, Progress, replay_rows, scored_positions
-from interp.sites import SITE_KINDS, Site, kind_named, kinds_of
+from interp.sites import SITE_KINDS, Site, heads_at, kind_named, kinds_of
 from interp.wavefront import Edit
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def grid(
     chosen = over if isinstance(over, Mapping) else dict.fromkeys(over)
     sizes = {
         "layer": cfg.n_layers - window + 1,
-        "head": cfg.n_heads,
+        "head": min(heads_at(cfg, name) for name in names),
         "neuron": cfg.d_mlp or 0,
         **dict.fromkeys(("pos", "query_pos", "key_pos"), n_pos),
     }

@@ -14,8 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
+
+from interp.errors import InputError
+from interp.forward import Tap, forward, linear
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -107,6 +110,14 @@ class Weights:
     W_U: Float[Tensor, "d_model d_vocab_out"]
     b_U: Float[Tensor, " d_vocab_out"]
 
+    def run(self, ids: Int[Tensor, "batch pos"], tap: Tap) -> Float[Tensor, "batch pos d_model"]:
+        """`interp.forward.forward` with these weights."""
+        return forward(self, ids, tap)
+
+    def unembed(self, final: Float[Tensor, "... d_model"]) -> Float[Tensor, "... d_vocab_out"]:
+        """Logits of what `run` returned."""
+        return linear(final, self.W_U, self.b_U)
+
 
 def obstacles(cfg: HookedTransformerConfig) -> list[str]:
     """What in this config `forward` cannot express, as "field=value"; empty when nothing is."""
@@ -123,10 +134,18 @@ def obstacles(cfg: HookedTransformerConfig) -> list[str]:
 def lay_out(model: HookedTransformer) -> Weights:
     """The weights of a model without `obstacles`, detached from autograd.
 
+    Raises:
+        InputError: a model with obstacles: `forward` would give wrong numbers for it.
+
     Cost: copies W_Q, W_K and W_V, 3 d_model n_heads d_head numbers a layer (85 MB in float32 for
     GPT-2 small).
     """
     cfg = model.cfg
+    if found := obstacles(cfg):
+        raise InputError(
+            f"Model {cfg.model_name!r} has {', '.join(found)}, which this forward pass cannot "
+            "express: use a model with learned positions, LayerNorm or none, and a plain MLP."
+        )
 
     def norm(module: Any) -> LayerNorm | None:
         if cfg.normalization_type is None:

@@ -197,7 +197,7 @@ def gate_model(gate: str) -> HookedTransformer:
             continue
         key = pos[reads : reads + 1].T
         hand.head(0, head, q=pos[2:3].T, k=key, v=bit, out=writes, norm=1)
-    mlp = model.blocks[0].mlp
+    mlp = model.blocks[gate == "cancel"].mlp
     if gate == "cancel":
         mlp.W_in.data[:, 0] = a[0]
         mlp.W_out.data[0] = -out[0]
