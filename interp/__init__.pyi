@@ -1,6 +1,8 @@
+from .ablation import ablation as ablation
 from .attention import attention_patterns as attention_patterns
 from .attention import head_scores as head_scores
 from .attention import induction_scores as induction_scores
+from .attribution import attribution_patching as attribution_patching
 from .circuits import circuit_spectra as circuit_spectra
 from .circuits import circuit_table as circuit_table
 from .circuits import copying_scores as copying_scores
@@ -11,6 +13,10 @@ from .composition import composition_scores as composition_scores
 from .direct import accumulated_contributions as accumulated_contributions
 from .direct import neuron_attribution as neuron_attribution
 from .direct import source_attribution as source_attribution
+from .discovery import circuit_curve as circuit_curve
+from .discovery import minimality as minimality
+from .discovery import prune_edges as prune_edges
+from .edges import edge_attribution as edge_attribution
 from .engine import Trace as Trace
 from .engine import trace as trace
 from .errors import InputError as InputError
@@ -21,7 +27,10 @@ from .heads import head_scores_over as head_scores_over
 from .heads import moved_by_heads as moved_by_heads
 from .inputs import Contrast as Contrast
 from .inputs import contrast as contrast
+from .inputs import to_id as to_id
 from .inputs import to_ids as to_ids
+from .inputs import token_strings as token_strings
+from .inputs import vocabulary as vocabulary
 from .metrics import Metric as Metric
 from .metrics import cross_entropy as cross_entropy
 from .metrics import kl_divergence as kl_divergence
@@ -35,6 +44,7 @@ from .neurons import neuron_vocabulary as neuron_vocabulary
 from .ngrams import NGrams as NGrams
 from .ngrams import count_ngrams as count_ngrams
 from .patching import activation_patching as activation_patching
+from .paths import path_patching as path_patching
 from .position_token import effective_context as effective_context
 from .position_token import position_token_split as position_token_split
 from .progress import progress_bar as progress_bar
@@ -42,6 +52,7 @@ from .replay import replay as replay
 from .residual import direct_logit_attribution as direct_logit_attribution
 from .residual import logit_lens as logit_lens
 from .score_split import score_split as score_split
+from .sites import SITE_KINDS as SITE_KINDS
 from .sites import Site as Site
 from .sites import sites_of as sites_of
 from .sphere import ablation_effect as ablation_effect
@@ -73,6 +84,7 @@ from .tuned_lens import fit_tuned_lens as fit_tuned_lens
 from .tuned_lens import tuned_lens as tuned_lens
 
 __all__ = [
+    "SITE_KINDS",
     "Contrast",
     "InputError",
     "Metric",
@@ -80,10 +92,13 @@ __all__ = [
     "Site",
     "Trace",
     "Translators",
+    "ablation",
     "ablation_effect",
     "accumulated_contributions",
     "activation_patching",
     "attention_patterns",
+    "attribution_patching",
+    "circuit_curve",
     "circuit_spectra",
     "circuit_table",
     "cluster_heads",
@@ -98,6 +113,7 @@ __all__ = [
     "direct_logit_attribution",
     "direct_path",
     "direct_path_against_bigram",
+    "edge_attribution",
     "edit_pattern",
     "effective_context",
     "effective_dim",
@@ -115,6 +131,7 @@ __all__ = [
     "logit_difference",
     "logit_lens",
     "loss_by_position",
+    "minimality",
     "moved_by_heads",
     "neuron_attribution",
     "neuron_examples",
@@ -124,9 +141,11 @@ __all__ = [
     "norm_growth",
     "null_writers",
     "ov_circuit",
+    "path_patching",
     "position_token_split",
     "probability",
     "progress_bar",
+    "prune_edges",
     "qk_circuit",
     "query_uniformity",
     "rank",
@@ -139,11 +158,14 @@ __all__ = [
     "sphere_path",
     "sphere_radius",
     "sphere_view",
+    "to_id",
     "to_ids",
     "token_reachable",
+    "token_strings",
     "trace",
     "tuned_lens",
     "unembed_cosines",
     "unembed_geometry",
     "update_split",
+    "vocabulary",
 ]
