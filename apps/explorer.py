@@ -7,12 +7,6 @@ from __future__ import annotations
 
 import streamlit as st
 
-from interp import InputError
-from literal import literal
-from model import ModelError
-from runs import offered
-from selection import choose, show_prompt
-
 PAGES = {
     "Attention": ("views/attention.py", ":material/visibility:", ("layer", "head")),
     "Lens": ("views/lens.py", ":material/search:", ()),
@@ -20,18 +14,44 @@ PAGES = {
     "Patching": ("views/patching.py", ":material/swap_horiz:", ("corrupt",)),
     "Sphere": ("views/sphere.py", ":material/language:", ()),
 }
+"""title: file, icon, and what the page needs in the sidebar beyond the common items"""
 
-_CSS = """
+# Drawn here: Streamlit would fetch a named icon from another host.
+ICON = """<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 32 32">
+<circle cx="16" cy="16" r="9" fill="#1f68ad"/>
+<ellipse cx="16" cy="16" rx="15" ry="5" transform="rotate(-20 16 16)" fill="none"
+ stroke="#d55e00" stroke-width="2.5"/></svg>"""
+
+CSS = """
 [data-testid=stMainBlockContainer] { padding: 2.5rem 2.5rem 3rem; max-width: 1500px; }
 [data-testid=stSidebarUserContent] { padding-top: 0.5rem; }
+/* In a narrow window columns stand below each other, and a chart scrolls instead of shrinking
+   until its labels collide. */
+@media (max-width: 1150px) {
+  [data-testid=stMain] [data-testid=stColumn] { min-width: 100%; }
+  [data-testid=stElementContainer]:has([data-testid=stPlotlyChart]) { overflow-x: auto; }
+  [data-testid=stFullScreenFrame]:has([data-testid=stPlotlyChart]) { min-width: 640px; }
+}
 """
 
 
 def main() -> None:
-    st.set_page_config(page_title="Orrery", page_icon="🪐", layout="wide")
-    st.html(f"<style>{_CSS}</style>")
+    st.set_page_config(page_title="Orrery", page_icon=ICON, layout="wide")
+    st.html(f"<style>{CSS}</style>")
     pages = [st.Page(path, title=title, icon=icon) for title, (path, icon, _) in PAGES.items()]
-    page = st.navigation(pages)
+    show(st.navigation(pages))
+
+
+def show(page: st.Page) -> None:
+    """The sidebar, the prompt and the page; or, in their place, one sentence on what is wrong."""
+    # The frame of the page is on the screen before this: PyTorch takes seconds to import.
+    with st.spinner("Starting …"):
+        from interp import InputError
+        from literal import literal
+        from model import ModelError
+        from runs import offered
+        from selection import choose, show_prompt
+
     needs = PAGES[page.title][2]
     try:
         selection = choose(offered(), needs)

@@ -46,8 +46,9 @@ with left:
     )
     distortion = view.attrs["distortion"]
     st.caption(
-        f"{VIEWS[mode]} Pale points are badly shown. Stress {distortion['stress']:.2f}, "
-        f"correlation of drawn and true distances {distortion['pearson']:.2f}."
+        f"{VIEWS[mode]} The colour says how much of a point three dimensions show. Stress "
+        f"{distortion['stress']:.2f}, correlation of drawn and true distances "
+        f"{distortion['pearson']:.2f}."
     )
 with right:
     st.subheader("How far out", anchor=False)

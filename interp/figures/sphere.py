@@ -133,8 +133,8 @@ def sphere_ball(
 ) -> go.Figure:
     """Directions in three dimensions: every token at one state, one token's path through all.
 
-    The colour says how much of each point's length (or heading) three dimensions hold: a pale
-    point lies elsewhere.
+    The colour says how much of each point's length (or heading) three dimensions hold: with a
+    small share the point really lies elsewhere.
 
     Args:
         view: what `interp.sphere_view` returned, of one prompt.
