@@ -50,8 +50,8 @@ CACHE = "ORRERY_CACHE"
 """The environment variable that moves the folder for downloads and token files."""
 
 TRAIN, VALIDATION, TOKENIZER, META = "train.bin", "val.bin", "tokenizer.json", "meta.pkl"
-PIECE = 1 << 22
-"""Bytes read at a time: a corpus larger than memory passes through."""
+PIECE = SCAN = 1 << 22
+"""Bytes of text and of token files read at a time: a corpus larger than memory passes through."""
 
 Batch = tuple[Int[Tensor, "batch pos"], Int[Tensor, "batch pos"]]
 """Ids, and for each position the id that follows it."""
@@ -68,6 +68,8 @@ class Corpus:
     largest_id: int
     sha256: str
     """of the ids and the vocabulary"""
+    d_vocab: int | None
+    """how many ids the vocabulary has; None when the corpus is ids without text"""
     tokenizer: PreTrainedTokenizerFast | None
     source: Mapping[str, Any]
     """where it came from, see `sources.open_source`"""
@@ -101,7 +103,7 @@ class Corpus:
             counts.append(n_bytes // np.dtype(dtype).itemsize)
             digest.update(f"{name} {n_bytes}\n".encode())
             with path.open("rb") as file:
-                while piece := file.read(PIECE):
+                while piece := file.read(SCAN):
                     digest.update(piece)
                     largest = max(largest, int(np.frombuffer(piece, dtype).max()))
         if size is not None and largest >= size:
@@ -118,14 +120,10 @@ class Corpus:
             n_val=counts[1],
             largest_id=largest,
             sha256=digest.hexdigest(),
+            d_vocab=size,
             tokenizer=tokenizer,
             source={"folder": str(folder)},
         )
-
-    @property
-    def d_vocab(self) -> int | None:
-        """How many ids the vocabulary has; None when the corpus has ids only."""
-        return None if self.tokenizer is None else len(vocabulary(self.tokenizer))
 
     def check_context(self, n_ctx: int) -> None:
         if self.n_train <= n_ctx:

@@ -82,8 +82,6 @@ class Recipe:
             value = getattr(self, name)
             if not low <= value < high or (name == "decay_power" and value == 0):
                 raise ModelError(f"{name}={value!r} is outside its range, {low:g} to {high:g}.")
-        object.__setattr__(self, "betas", tuple(self.betas))
-        object.__setattr__(self, "snapshot_at", tuple(self.snapshot_at))
         if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
             raise ModelError(f"betas={self.betas} are not two numbers from 0 up to 1.")
         if self.batch_size % self.accumulate:
@@ -98,7 +96,7 @@ class Recipe:
         beyond = [step for step in self.snapshot_at if not 0 <= step <= self.steps]
         if beyond:
             raise ModelError(
-                f"snapshot_at={beyond[0]} is not a step of this run: it has steps 0 to {self.steps}."
+                f"snapshot_at={beyond[0]} is not a step of the run, which has 0 to {self.steps}."
             )
 
     def to_dict(self) -> dict[str, Any]:
@@ -106,8 +104,9 @@ class Recipe:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Recipe:
+        lists = {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
         try:
-            return cls(**values)
+            return cls(**(values | lists))
         except TypeError as error:
             raise ModelError(
                 f"the recipe is not one of this version ({error}): train again."

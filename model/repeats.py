@@ -76,6 +76,10 @@ class RepeatedTokens:
         return {"task": "induction", "d_vocab": self.d_vocab}
 
     @property
+    def largest_id(self) -> int:
+        return self.d_vocab - 1
+
+    @property
     def source(self) -> dict[str, Any]:
         return {"task": "induction"}
 

@@ -5,35 +5,21 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from .corpus import Batch, Corpus, tiny_shakespeare, tokenise
+from .corpus import Corpus, tiny_shakespeare, tokenise
 from .errors import ModelError
 from .repeats import RepeatedTokens
 from .tokenizer import load_tokenizer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from transformers import PreTrainedTokenizerFast
 
 CHARACTERS, GPT2 = "characters", "gpt2"
 
 
-class Data(Protocol):
-    """What training asks of its data; `Corpus` and `RepeatedTokens` are the two there are."""
-
-    @property
-    def source(self) -> Mapping[str, Any]: ...
-    @property
-    def tokenizer(self) -> PreTrainedTokenizerFast | None: ...
-    @property
-    def d_vocab(self) -> int | None: ...
-    def check_context(self, n_ctx: int) -> None: ...
-    def describe(self) -> dict[str, Any]: ...
-    def batch(self, step: int, *, n_windows: int, n_ctx: int, seed: int) -> Batch: ...
-    def validation(self, *, n_windows: int, n_ctx: int) -> Iterator[Batch]: ...
-    def validation_sample(self, *, n_windows: int, n_ctx: int) -> Iterator[Batch]: ...
+Data = Corpus | RepeatedTokens
+"""What training can run on."""
 
 
 def open_source(
@@ -69,11 +55,13 @@ def named_tokenizer(name: str) -> PreTrainedTokenizerFast | None:
         return None
     if name != GPT2 or Path(GPT2).is_file():
         return load_tokenizer(name)
-    from transformers import GPT2TokenizerFast
+    from huggingface_hub import hf_hub_download
 
     try:
-        return GPT2TokenizerFast.from_pretrained(GPT2)
-    except Exception as error:  # the library raises nothing narrower
+        return load_tokenizer(hf_hub_download("openai-community/gpt2", "tokenizer.json"))
+    except ModelError:
+        raise
+    except Exception as error:  # the library raises many kinds
         reason = str(error).split("\n")[0]
         raise ModelError(
             f"GPT-2's tokenizer cannot be had ({reason}): connect once to download it, or give its "

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 DEFAULT_TOKENS = 1_536_000
 """nanoGPT's budget for its smallest Shakespeare model"""
+INDUCTION_TOKENS = 300 * 32 * 32
+"""enough for induction heads to form, and some more"""
 BEST_RATE_WIDTH = 128
 """the width at which the default learning rate was found; wider models get less"""
 
@@ -210,20 +212,16 @@ def _recipe(args: argparse.Namespace, config: GPTConfig) -> Recipe:
     from ..recipe import Recipe
 
     names = [field.name for field in dataclasses.fields(Recipe)]
-    given = {n: v for n in names if (v := getattr(args, n, None)) not in (None, False)}
+    given: dict[str, Any] = {n: v for n in names if (v := getattr(args, n, None)) is not None}
     if args.task:
         given = {"batch_size": 32, "weight_decay": 0.0} | given
-    recipe = Recipe(**({"steps": 1} | given))
-    if "learning_rate" not in given:
-        rate = recipe.learning_rate * min(1.0, BEST_RATE_WIDTH / config.d_model)
-        recipe = dataclasses.replace(recipe, learning_rate=rate)
-    if args.steps is not None:
-        return recipe
-    if args.task and args.tokens is None:
-        return dataclasses.replace(recipe, steps=300)
-    tokens = DEFAULT_TOKENS if args.tokens is None else args.tokens
-    steps = max(1, round(tokens / (recipe.batch_size * config.n_ctx)))
-    return dataclasses.replace(recipe, steps=steps)
+    if args.steps is None:
+        tokens = args.tokens or (INDUCTION_TOKENS if args.task else DEFAULT_TOKENS)
+        batch_size = given.get("batch_size", Recipe.batch_size)
+        given["steps"] = max(1, round(tokens / (batch_size * config.n_ctx)))
+    if args.learning_rate is None:
+        given["learning_rate"] = Recipe.learning_rate * min(1.0, BEST_RATE_WIDTH / config.d_model)
+    return Recipe.from_dict(given)
 
 
 def _flag(name: str) -> str:
