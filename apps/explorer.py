@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import streamlit as st
 
+# Title: file, icon, and what the page needs in the sidebar beyond the common items.
 PAGES = {
     "Attention": ("views/attention.py", ":material/visibility:", ("layer", "head")),
     "Lens": ("views/lens.py", ":material/search:", ()),
@@ -14,7 +15,6 @@ PAGES = {
     "Patching": ("views/patching.py", ":material/swap_horiz:", ("corrupt",)),
     "Sphere": ("views/sphere.py", ":material/language:", ()),
 }
-"""title: file, icon, and what the page needs in the sidebar beyond the common items"""
 
 # Drawn here: Streamlit would fetch a named icon from another host.
 ICON = """<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 32 32">
@@ -25,12 +25,14 @@ ICON = """<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 32 32">
 CSS = """
 [data-testid=stMainBlockContainer] { padding: 2.5rem 2.5rem 3rem; max-width: 1500px; }
 [data-testid=stSidebarUserContent] { padding-top: 0.5rem; }
-/* In a narrow window columns stand below each other, and a chart scrolls instead of shrinking
-   until its labels collide. */
+/* In a narrow window columns stand below each other, and charts with a label for each token scroll
+   instead of shrinking until the labels collide. */
 @media (max-width: 1150px) {
   [data-testid=stMain] [data-testid=stColumn] { min-width: 100%; }
-  [data-testid=stElementContainer]:has([data-testid=stPlotlyChart]) { overflow-x: auto; }
-  [data-testid=stFullScreenFrame]:has([data-testid=stPlotlyChart]) { min-width: 640px; }
+  :is(.st-key-pattern, .st-key-grid, .st-key-positions, .st-key-patching_map, .st-key-hops) {
+    overflow-x: auto;
+    & [data-testid=stFullScreenFrame] { min-width: 700px; }
+  }
 }
 """
 
