@@ -162,7 +162,10 @@ def _reaching(edit: Edit, scored: Int[Tensor, " scored"], n_layers: int) -> Edit
 
 
 def _ranked(edit: Edit, rank: Int[Tensor, " row"]) -> Edit:
-    row, by_row = rank[edit.row].sort(stable=True)
+    row = rank[edit.row]
+    if bool((row[1:] >= row[:-1]).all()):
+        return Edit(edit.site, row, edit.index, edit.value)
+    row, by_row = row.sort(stable=True)
     return Edit(edit.site, row, tuple(i[by_row] for i in edit.index), edit.value[by_row])
 
 

@@ -120,6 +120,22 @@ class Tokens:
         return at, self.key[at] == key if len(self) else torch.zeros_like(key, dtype=torch.bool)
 
 
+# Most masks are true everywhere; then nothing needs to be gathered.
+_ALL = slice(None)
+
+
+def _where(mask: Bool[Tensor, " any"]) -> Tensor | slice:
+    return _ALL if bool(mask.all()) else mask.nonzero().squeeze(-1)
+
+
+def _take(value: Tensor, where: Tensor | slice) -> Tensor:
+    return value if isinstance(where, slice) else value.index_select(0, where)
+
+
+def _put(into: Tensor, where: Tensor | slice, value: Tensor) -> Tensor:
+    return value if isinstance(where, slice) else into.index_copy_(0, where, value)
+
+
 class Wavefront:
     """One batch of rows on its way through the model."""
 
@@ -257,14 +273,15 @@ class Wavefront:
     def _write(self, site: Site, tokens: Tokens, value: Tensor) -> None:
         for edit in self.edits.get(site, ()):
             at, here = tokens.find(edit.row * self.end + edit.pos)
-            if not here.all():
+            if not bool(here.all()):
                 edit, at = edit.kept(here), at[here]
             value[(at, *edit.within)] = edit.value
 
     def _base(self, site: Site, tokens: Tokens) -> Tensor:
         """The base run's values at some tokens."""
         value = self.base.values[site]
-        return value.flatten(0, 1)[self.batch[tokens.row] * value.shape[1] + tokens.pos]
+        at = self.batch[tokens.row] * value.shape[1] + tokens.pos
+        return value.flatten(0, 1).index_select(0, at)
 
     def _attend(self, layer: int, block: Block, read: Float[Tensor, "token d_model"]) -> None:
         """From what attention reads to z, on the tokens at which z may have changed."""
@@ -275,55 +292,67 @@ class Wavefront:
         W_Q, W_KV = block.W_QKV[:, :width], block.W_QKV[:, width:]
         b_Q, b_KV = block.b_QKV[:width], block.b_QKV[width:]
         live[k_at], live[v_at] = linear(read, W_KV, b_KV).unflatten(-1, (2, *heads)).unbind(-3)
-        if last:
-            q = read.new_zeros(len(self.tokens), width)
-            asked = self.is_scored[self.tokens.pos]
-            q[asked] = linear(read[asked], W_Q, b_Q)
-        else:
-            q = linear(read, W_Q, b_Q)
-        live[q_at] = q.unflatten(-1, heads)
+        # In the last layer only scored positions go on, so only their queries are needed.
+        asked = _where(self.is_scored[self.tokens.pos]) if last else _ALL
+        q = read.new_zeros(len(read), width) if asked is not _ALL else read
+        live[q_at] = _put(q, asked, linear(_take(read, asked), W_Q, b_Q)).unflatten(-1, heads)
         for site in (q_at, k_at, v_at):
             self._reach(site)
 
         changed, k, v = self.tokens, live.pop(k_at), live.pop(v_at)
         own = self.own_from <= layer
-        self.tokens = self._queries(changed, own, last)
-        if self.tokens is not changed:
-            at, here = self.tokens.find(changed.key)
-            for site, value in live.items():
-                live[site] = self._base(site, self.tokens)
-                live[site][at[here]] = value[here]
-
+        self._grow_to(self._queries(changed, own, last))
         q = live.pop(q_at)
         z = torch.empty_like(q)
-        is_shared = ~own[self.tokens.row]
-        if is_shared.any():
-            tokens = self.tokens.kept(is_shared)
+        is_own = own[self.tokens.row]
+        shared = _where(~is_own)
+        if isinstance(shared, slice) or len(shared):
+            tokens = self.tokens.kept(~is_own)
             K, V = (self.base.values[site][:, : self.end] for site in (k_at, v_at))
             group = self.batch[tokens.row]
-            z[is_shared] = self._spell_out(layer, block, tokens, q[is_shared], group, K, V)
-        if not is_shared.all():
-            mine = own[changed.row]
-            rows, slot = changed.row[mine].unique(return_inverse=True)
-            where = (slot, changed.pos[mine])
-            K, V = (
-                self.base.values[site][:, : self.end][self.batch[rows]] for site in (k_at, v_at)
+            z = _put(
+                z, shared, self._spell_out(layer, block, tokens, _take(q, shared), group, K, V)
             )
-            K[where], V[where] = k[mine], v[mine]
-            slot_of = torch.zeros_like(self.batch)
-            slot_of[rows] = torch.arange(len(rows), device=rows.device)
+        if shared is not _ALL:
+            mine = _where(own[changed.row])
+            rows, slot_of = self._numbered(_take(changed.row, mine))
+            at = slot_of[_take(changed.row, mine)] * self.end + _take(changed.pos, mine)
+            K, V = (
+                self.base.values[site][:, : self.end].index_select(0, self.batch[rows])
+                for site in (k_at, v_at)
+            )
+            K.flatten(0, 1).index_copy_(0, at, _take(k, mine))
+            V.flatten(0, 1).index_copy_(0, at, _take(v, mine))
             edited = torch.zeros_like(own)
             for kind in ("attn_scores", "pattern"):
                 for edit in self.edits.get(whole_site(kind, layer), ()):
                     edited[edit.row] = True
-            for spelled_out in (False, True):
-                mask = (own & (edited == spelled_out))[self.tokens.row]
-                if mask.any():
-                    tokens = self.tokens.kept(mask)
+            for attend, among in ((self._fused, ~edited), (self._spell_out, edited)):
+                mask = is_own & among[self.tokens.row]
+                some = _where(mask)
+                if isinstance(some, slice) or len(some):
+                    tokens = self.tokens if some is _ALL else self.tokens.kept(mask)
                     group = slot_of[tokens.row]
-                    attend = self._spell_out if spelled_out else self._fused
-                    z[mask] = attend(layer, block, tokens, q[mask], group, K, V)
+                    z = _put(z, some, attend(layer, block, tokens, _take(q, some), group, K, V))
         live[whole_site("z", layer)] = z
+
+    def _grow_to(self, tokens: Tokens) -> None:
+        """Carry these tokens from here on: what was not carried before is the base run's."""
+        before, self.tokens = self.tokens, tokens
+        if tokens is before:
+            return
+        at, here = tokens.find(before.key)
+        kept = _where(here)
+        for site, value in self.live.items():
+            grown = self._base(site, tokens)
+            grown.index_copy_(0, _take(at, kept), _take(value, kept))
+            self.live[site] = grown
+
+    def _numbered(self, row: Int[Tensor, " token"]) -> tuple[Tensor, Tensor]:
+        """The rows that occur, and the place of each row among them."""
+        occurs = torch.zeros_like(self.batch, dtype=torch.bool)
+        occurs[row] = True
+        return occurs.nonzero().squeeze(-1), occurs.cumsum(0) - 1
 
     def _queries(self, changed: Tokens, own: Bool[Tensor, " row"], last: bool) -> Tokens:
         """The tokens at which z may have changed: for a row with keys or values of its own every
@@ -358,20 +387,20 @@ class Wavefront:
         V: Float[Tensor, "group key head d_head"],
     ) -> Float[Tensor, "token head d_head"]:
         """Attention of rows that each have their own keys and values."""
-        places = tokens.pos.unique()
-        slot = torch.zeros(self.end, dtype=torch.long, device=q.device)
-        slot[places] = torch.arange(len(places), device=q.device)
-        padded = q.new_zeros(len(K), len(places), *q.shape[1:])
-        padded[group, slot[tokens.pos]] = q
+        used = torch.zeros(self.end, dtype=torch.bool, device=q.device)
+        used[tokens.pos] = True
+        places, slot = used.nonzero().squeeze(-1), used.cumsum(0) - 1
+        at = group * len(places) + slot[tokens.pos]
+        padded = q.new_zeros(len(K) * len(places), *q.shape[1:]).index_copy_(0, at, q)
         visible = causal(self.end, q.device)[places]
         out = F.scaled_dot_product_attention(
-            padded.transpose(1, 2),
+            padded.unflatten(0, (len(K), len(places))).transpose(1, 2),
             K.transpose(1, 2),
             V.transpose(1, 2),
             attn_mask=None if visible.all() else visible,
             scale=1 / block.attn_scale,
         )
-        return out.transpose(1, 2)[group, slot[tokens.pos]]
+        return out.transpose(1, 2).flatten(0, 1).index_select(0, at)
 
     def _spell_out(
         self,
