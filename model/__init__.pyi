@@ -1,3 +1,6 @@
+from .certificate import Certificate as Certificate
+from .certificate import certify as certify
+from .certificate import write_run as write_run
 from .checkpoint import Run as Run
 from .checkpoint import load_gpt as load_gpt
 from .checkpoint import save_weights as save_weights
@@ -10,6 +13,8 @@ from .equivalence import Proof as Proof
 from .equivalence import proof_ids as proof_ids
 from .equivalence import prove as prove
 from .errors import ModelError as ModelError
+from .exporting import export as export
+from .folding import fold as fold
 from .generation import generate as generate
 from .generation import generate_text as generate_text
 from .gpt import GPT as GPT
@@ -22,13 +27,17 @@ from .tokenizer import load_tokenizer as load_tokenizer
 __all__ = [
     "GPT",
     "PRESETS",
+    "Certificate",
     "Conversion",
     "GPTConfig",
     "ModelError",
     "Proof",
     "Run",
+    "certify",
     "character_tokenizer",
     "convert",
+    "export",
+    "fold",
     "generate",
     "generate_text",
     "load",
@@ -40,4 +49,5 @@ __all__ = [
     "prove",
     "save_weights",
     "to_hooked",
+    "write_run",
 ]

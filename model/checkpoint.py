@@ -212,6 +212,19 @@ def tensors_sha256(tensors: Mapping[str, Tensor]) -> str:
     return digest.hexdigest()
 
 
+def is_ours(path: str | Path) -> bool:
+    """Whether a weights file, or one in a folder, was written by `save_weights`."""
+    path = Path(path)
+    if path.is_dir():
+        candidates = [path / WEIGHTS, *(path / SNAPSHOTS).glob("*.safetensors")]
+        return any(is_ours(file) for file in candidates if file.is_file())
+    try:
+        with safe_open(path, framework="pt") as file:
+            return (file.metadata() or {}).get("format") == "orrery"
+    except (SafetensorError, OSError):
+        return False
+
+
 def read_header(path: str | Path) -> Weights:
     """What a weights file says of itself, without its tensors.
 

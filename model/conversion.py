@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import torch
 from einops import rearrange
@@ -23,8 +23,6 @@ from .vocabularies import find_tokenizer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
-
-AttnScale = float | Literal["d_head", "d_model"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +50,7 @@ class Conversion:
 
 
 def convert(
-    source: str | Path | Mapping[str, Tensor] | Source,
+    source: str | Path | Mapping[str, Any] | Source,
     *,
     config: Mapping[str, Any] | None = None,
     tokenizer: str | Path | None = None,
@@ -60,7 +58,7 @@ def convert(
     n_heads: int | None = None,
     act_fn: str | None = None,
     eps: float | None = None,
-    attn_scale: AttnScale | None = None,
+    attn_scale: float | str | None = None,
 ) -> Conversion:
     """A GPT of a checkpoint that other code wrote: file, folder, state dict, or one already read.
 
@@ -70,7 +68,7 @@ def convert(
             beside the weights when not given.
         dialect: whose weights they are, when their names and shapes leave it open.
         n_heads, act_fn, eps, attn_scale: what the source does not say. `attn_scale` is what
-            scores are divided by, as a number or as the square root of d_head or d_model.
+            scores are divided by: a number, or the square root of "d_head" or "d_model".
 
     Raises:
         ModelError: when the source cannot be read, its architecture is outside the family, a
@@ -135,7 +133,8 @@ def _check_values(tensors: Mapping[str, Tensor], fit: Fit) -> None:
         tensor = tensors[name]
         if not tensor.is_floating_point():
             raise ModelError(f"{name} holds {tensor.dtype}, not floating-point weights.")
-        if not tensor.isfinite().all():
+        # the extremes need no memory, and a NaN comes out as both
+        if not all(extreme.isfinite() for extreme in tensor.aminmax()):
             raise ModelError(f"{name} holds NaN or infinity: use an earlier checkpoint.")
 
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 import copy
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 from transformer_lens import HookedTransformer, HookedTransformerConfig
 
-from .checkpoint import Run, Weights, read_weights, tensors_sha256
+from .checkpoint import Run, is_ours, read_weights, tensors_sha256
 from .config import GPTConfig
+from .conversion import convert
+from .errors import ModelError
 from .gpt import GPT, Block
 
 if TYPE_CHECKING:
@@ -21,30 +23,46 @@ if TYPE_CHECKING:
 
 
 def load(
-    path: str | Path, step: int | None = None, *, dtype: torch.dtype = torch.float32
+    path: str | Path,
+    step: int | None = None,
+    *,
+    dtype: torch.dtype = torch.float32,
+    **settings: Any,
 ) -> HookedTransformer:
-    """The HookedTransformer of a run directory at a step, or of one weights file.
+    """The HookedTransformer of a run at a step, of one weights file, or of what others wrote.
 
     `cfg.model_name` is the run's name, `cfg.checkpoint_value` the step, and
-    `model.checkpoint_hash` the hash of its weights.
+    `model.checkpoint_hash` the hash of its weights. What `orrery train` did not write is converted
+    in memory; nothing is proven then, see `certify`.
+
+    Args:
+        settings: what a checkpoint of other code does not say; see `convert`.
 
     Raises:
-        ModelError: when there is no run, step or readable weights file.
+        ModelError: when there is no run, step or readable weights file, or it cannot be converted.
     """
     path = Path(path)
+    if path.exists() and not is_ours(path):
+        conversion = convert(path, **settings)
+        if step is not None:
+            raise ModelError(f"{path} has no steps to choose from: leave the step out.")
+        found = conversion.gpt.to(dtype), conversion.tokenizer
+        return _dated(to_hooked(*found, name=path.resolve().stem), conversion.source.step)
+    if settings:
+        raise ModelError(f"{path} says its settings itself: leave {', '.join(settings)} out.")
     if path.is_file():
-        return _load(read_weights(path), None, path.stem, dtype)
-    run = Run.open(path)
-    return _load(run.weights(step), run.tokenizer(), run.name, dtype)
-
-
-def _load(
-    weights: Weights, tokenizer: PreTrainedTokenizerFast | None, name: str, dtype: torch.dtype
-) -> HookedTransformer:
-    model = to_hooked(weights.to_gpt(dtype), tokenizer, name=name)
-    model.cfg.checkpoint_label_type = "step"
-    model.cfg.checkpoint_value = weights.step
+        weights, tokenizer, name = read_weights(path), None, path.stem
+    else:
+        run = Run.open(path)
+        weights, tokenizer, name = run.weights(step), run.tokenizer(), run.name
+    model = _dated(to_hooked(weights.to_gpt(dtype), tokenizer, name=name), weights.step)
     model.checkpoint_hash = weights.sha256  # type: ignore[assignment]
+    return model
+
+
+def _dated(model: HookedTransformer, step: int) -> HookedTransformer:
+    model.cfg.checkpoint_label_type = "step"
+    model.cfg.checkpoint_value = step
     return model
 
 

@@ -13,7 +13,8 @@ from .errors import ModelError
 
 _CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
 _EMPTY = {"EMPTY_DICT": dict, "EMPTY_LIST": list, "EMPTY_TUPLE": tuple}
-_NUMBERS = frozenset({"INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "LONG4", "BINFLOAT"})
+_INTEGERS = frozenset({"INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "LONG4"})
+_FLOATS = frozenset({"FLOAT", "BINFLOAT"})
 _STRINGS = frozenset({"UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8"})
 _STORE = frozenset({"PUT", "BINPUT", "LONG_BINPUT"})
 _FETCH = frozenset({"GET", "BINGET", "LONG_BINGET"})
@@ -42,7 +43,7 @@ def read_plain_pickle(data: bytes, name: str) -> Any:
 
 
 def _step(opcode: str, argument: Any, stack: list[Any], memo: dict[int, Any], name: str) -> None:
-    if opcode in _NUMBERS | _STRINGS:
+    if opcode in _INTEGERS | _FLOATS | _STRINGS:
         stack.append(argument)
     elif opcode in _CONSTANTS:
         stack.append(_CONSTANTS[opcode])

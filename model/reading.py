@@ -10,6 +10,7 @@ import dataclasses
 import hashlib
 import json
 import re
+import warnings
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -217,17 +218,20 @@ def _check_archive(path: Path) -> None:
 
 def _read_pickle(path: Path, *, mmap: bool) -> Any:
     """What torch.save wrote, through torch's unpickler that calls nothing but tensor builders."""
-    names = torch.serialization.get_unsafe_globals_in_checkpoint(path) if mmap else []
-    strangers = [name for name in names if not _FIELDS_ONLY.fullmatch(name)]
-    if strangers:
-        raise ModelError(
-            f"{path} needs {strangers[0]} to be run, and nothing of a file is ever run: "
-            "save `model.state_dict()` instead."
-        )
-    stand_ins = [(FieldsOnly, name) for name in names]
     try:
-        with torch.serialization.safe_globals(stand_ins):  # type: ignore[arg-type]
+        names = torch.serialization.get_unsafe_globals_in_checkpoint(path) if mmap else []
+        strangers = [name for name in names if not _FIELDS_ONLY.fullmatch(name)]
+        if strangers:
+            raise ModelError(
+                f"{path} needs {strangers[0]} to be run, and nothing of a file is ever run: "
+                "save `model.state_dict()` instead."
+            )
+        stand_ins = [(FieldsOnly, name) for name in names]
+        with warnings.catch_warnings(), torch.serialization.safe_globals(stand_ins):  # type: ignore[arg-type]
+            warnings.simplefilter("ignore")  # on pickle protocols; what matters raises
             return torch.load(path, map_location="cpu", weights_only=True, mmap=mmap)
+    except ModelError:
+        raise
     except Exception as error:  # unpicklers raise anything
         raise ModelError(
             f"{path} cannot be read as a checkpoint of torch.save ({_first_line(error)}): it is "

@@ -107,7 +107,7 @@ def _in_order(value: Any, name: str) -> list[str]:
             raise ModelError(f"the ids in {name} are not 0, 1, 2 ...: give each token one id.")
         value = [by_id[i] for i in range(len(by_id))]
     is_sequence = isinstance(value, Sequence) and not isinstance(value, bytes)
-    if not is_sequence or not all(isinstance(token, str) for token in value):
+    if not is_sequence or not value or not all(isinstance(token, str) for token in value):
         raise ModelError(f"{name} holds no vocabulary: give a list of characters or their ids.")
     return list(value)
 

@@ -19,6 +19,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from ..certificate import check_certificate
     from ..checkpoint import Run
     from ..equivalence import proof_ids, prove
     from ..files import read_text
@@ -40,6 +41,9 @@ def run(args: argparse.Namespace) -> int:
             formats=dict.fromkeys(rows.columns, "{:.1e}".format),
         )
     )
+    if against := check_certificate(opened):
+        out.print(f"NOT as certified: {against}.")
+        return 1
     if proof.holds:
         out.print(f"equal: all {len(proof.differences)} sites are within what is allowed.")
         return 0
