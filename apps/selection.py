@@ -27,7 +27,9 @@ from token_strip import token_strip
 if TYPE_CHECKING:
     from transformer_lens import HookedTransformer
 
-PROMPT = "ROMEO:\nI pray thee, good Mercutio, let's retire.\n\nMERCUT"
+PROMPT = "KING RICHARD:\nGood morrow to the prin"
+CORRUPT = "KING RICHARD:\nGood morrow to the fain"
+"""differs from PROMPT in the letters that decide between "prince" and "faint" """
 AUTOMATIC = None
 _MOST_OPTIONS = 2000
 """a larger vocabulary offers its likeliest tokens only"""
@@ -215,7 +217,7 @@ def _choose_corrupt(model: HookedTransformer, prompt: str, pos: int, shown: bool
             placeholder="automatic: one token of the prompt changed",
             help="As many tokens as the prompt. Patching carries activations between the two.",
         )
-    return typed or _one_token_changed(model, prompt, pos)
+    return typed or (CORRUPT if prompt == PROMPT else _one_token_changed(model, prompt, pos))
 
 
 def _one_token_changed(model: HookedTransformer, prompt: str, pos: int) -> str:

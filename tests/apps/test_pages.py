@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from conftest import CHECKPOINTS, shipped_runs
 from explorer_pages import VIEWS, charts, sentences
 
 import interp
@@ -16,15 +17,10 @@ from model import load
 N_CHARTS = {"attention": 3, "lens": 3, "attribution": 3, "patching": 1, "sphere": 4}
 PROMPTS = {
     "one token": "a",
-    "two tokens": "ab",
-    "as long as the context": "abcdefghijklmnopqrstuvwx",
-    "one letter over and over": "aaaaaaaaaaaa",
+    "as long as the context, one letter": "a" * 24,
     "whitespace only": " \n\t \n",
-    "markup": "<b>$x$</b>&amp;*y*",
-    "markdown": "# `[a](b)` :heart:",
-    "formatting marks": "%{x} {0} \\n 'q' \"",
+    "markup": "<b>$a$&amp;*[x](y)%{x}\n",
     "a glyph and a letter beyond ASCII": "␣é␣é",
-    "digits": "0123 007",
 }
 
 
@@ -94,6 +90,16 @@ def test_an_emptied_prompt_gives_one_sentence_and_can_be_filled_again(open_page)
     (told,) = sentences(app.text_area(key="prompt").set_value("").run())
     assert "empty" in told
     assert sentences(app.text_area(key="prompt").set_value("a").run()) == []
+
+
+@pytest.mark.skipif(not shipped_runs(), reason="no run is shipped yet")
+@pytest.mark.parametrize("view", VIEWS)
+def test_the_shipped_model_is_what_opens(view, open_page):
+    app = open_page(view, folder=CHECKPOINTS)
+    assert sentences(app) == []
+    assert not app.info
+    assert app.selectbox(key="model").value == "shakespeare"
+    assert app.select_slider(key="step").value == max(app.select_slider(key="step").options)
 
 
 def test_no_runs_gives_one_sentence(open_page, tmp_path):
