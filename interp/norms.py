@@ -59,7 +59,10 @@ class Norm:
 
     def normalised(self, x: Float[Tensor, "*rows d_model"]) -> Float[Tensor, "*rows d_model"]:
         """y = x~/s, before gain and bias."""
-        return self.centred(x) / self.scale(x)
+        if self.kind == "none":
+            return x
+        centred = self.centred(x)
+        return centred / (centred.square().mean(-1, keepdim=True) + self.eps).sqrt()
 
     def basis(self) -> Float[Tensor, "d_model dimension"]:
         """Orthonormal columns that span what y can be: the mean-free vectors (Helmert's basis),

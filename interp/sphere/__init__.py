@@ -18,6 +18,9 @@ next, made by one sublayer; there are 2L. Attention-only models have L+1 states 
 RMSNorm is the same with x~ = x: a sphere in all of R^d, nothing lost to a mean. Functions about
 the mean refuse such a model; models without normalisation are refused by all that need y.
 
+Where a function takes an input, a `Trace` of it that kept every site does as well, and saves the
+forward pass when several questions are asked of one prompt.
+
 Angles are radians and come from atan2, never arccos, so that they keep their digits near 0 and pi.
 """
 

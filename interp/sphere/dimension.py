@@ -9,11 +9,12 @@ import xarray as xr
 from jaxtyping import Float
 from torch import Tensor
 
+from interp.engine import Trace
 from interp.inputs import Input
 from interp.norms import state_names
 from interp.result_sets import labelled_set
 from interp.sphere.laws import direction
-from interp.sphere.states import states, trace_states
+from interp.sphere.states import stream_states
 
 if TYPE_CHECKING:
     from transformer_lens import HookedTransformer
@@ -45,7 +46,7 @@ def mean_cosine(points: Float[Tensor, "point d_model"]) -> Float[Tensor, ""]:
     return (points.sum(0).square().sum() - n) / (n * (n - 1))
 
 
-def effective_dim(model: HookedTransformer, input: Input) -> xr.Dataset:
+def effective_dim(model: HookedTransformer, input: Input | Trace) -> xr.Dataset:
     """The dimension and the anisotropy of the directions x^ at each state.
 
     Returns:
@@ -60,9 +61,9 @@ def effective_dim(model: HookedTransformer, input: Input) -> xr.Dataset:
 
     Cost: one forward pass, one singular value decomposition [tokens, d_model] for each state.
     """
-    run = trace_states(model, input)
+    run = stream_states(model, input)
     rows = []
-    for state in states(run):
+    for state in run:
         points = direction(state.centred).flatten(0, 1)
         points = points[~points.isnan().any(-1)]
         if len(points) < 2:

@@ -21,14 +21,14 @@ from jaxtyping import Float
 from torch import Tensor
 
 from interp.components import Write, attention_bias, value_bias, write_kinds, write_sites, writes
-from interp.engine import Trace, trace
+from interp.engine import Trace
 from interp.inputs import Input, to_id
 from interp.readout import Readout, readout
 from interp.replay import replay
 from interp.residual import positions
 from interp.result_sets import labelled_set
-from interp.sites import Site
-from interp.sphere.states import sphere_norms
+from interp.sites import Site, sites_of
+from interp.sphere.states import sphere_norms, traced
 
 if TYPE_CHECKING:
     from transformer_lens import HookedTransformer
@@ -52,7 +52,7 @@ def effect_of(
 
 def direct_effect(
     model: HookedTransformer,
-    input: Input,
+    input: Input | Trace,
     target: str | int,
     contrast: str | int | None = None,
     *,
@@ -80,7 +80,7 @@ def direct_effect(
     and a few passes over [batch, pos, d_model].
     """
     sphere_norms(model)
-    run = trace(model, input, sites=write_sites(model.cfg))
+    run = traced(model, input, write_sites(model.cfg))
     chosen = positions(pos, run.ids.shape[1])
     read = readout(
         model, to_id(model, target), None if contrast is None else to_id(model, contrast)
@@ -105,7 +105,7 @@ def direct_effect(
 
 def ablation_effect(
     model: HookedTransformer,
-    input: Input,
+    input: Input | Trace,
     target: str | int,
     contrast: str | int | None = None,
     *,
@@ -133,7 +133,7 @@ def ablation_effect(
     Cost: one forward pass and, for each component, what its removal can reach of another.
     """
     sphere_norms(model)
-    run = trace(model, input)
+    run = traced(model, input, sites_of(model.cfg))
     [at] = positions(pos, run.ids.shape[1])
     target_id = to_id(model, target)
     contrast_id = None if contrast is None else to_id(model, contrast)

@@ -9,12 +9,13 @@ import xarray as xr
 from jaxtyping import Float
 from torch import Tensor
 
+from interp.engine import Trace
 from interp.errors import InputError
 from interp.inputs import Input
 from interp.norms import state_names
 from interp.result_sets import labelled_set
 from interp.sphere.laws import row_norm
-from interp.sphere.states import states, trace_states
+from interp.sphere.states import stream_states
 
 if TYPE_CHECKING:
     from transformer_lens import HookedTransformer
@@ -33,7 +34,7 @@ def growth_rate(
     return slope.exp(), 1 - (off - step * slope).square().sum(0) / total
 
 
-def norm_growth(model: HookedTransformer, input: Input) -> xr.Dataset:
+def norm_growth(model: HookedTransformer, input: Input | Trace) -> xr.Dataset:
     """The length of the stream without its mean, and by what factor it grows with each layer.
 
     (Heimersheim & Turner 2023, "Residual stream norms grow exponentially over the forward pass":
@@ -51,13 +52,13 @@ def norm_growth(model: HookedTransformer, input: Input) -> xr.Dataset:
 
     Cost: one forward pass and one pass over the stream.
     """
-    run = trace_states(model, input)
+    run = stream_states(model, input)
     if run.ids.shape[1] < 2:
         raise InputError(
             "One token came, but growth is averaged over positions after the first: give at "
             "least two tokens."
         )
-    norms = torch.stack([row_norm(state.centred) for state in states(run)])
+    norms = torch.stack([row_norm(state.centred) for state in run])
     blocks = norms if model.cfg.attn_only else norms[::2]
     rate, fit = growth_rate(blocks)
     mean_rate, mean_fit = growth_rate(blocks[:, :, 1:].log().mean((1, 2)).exp())

@@ -10,10 +10,11 @@ import xarray as xr
 from jaxtyping import Float
 from torch import Tensor
 
+from interp.engine import Trace
 from interp.inputs import Input
 from interp.norms import Norm, state_names
 from interp.result_sets import labelled_set
-from interp.sphere.states import states, trace_states
+from interp.sphere.states import stream_states
 
 if TYPE_CHECKING:
     from transformer_lens import HookedTransformer
@@ -63,7 +64,7 @@ class Jacobian:
         return self.n_tangential * self.tangential + self.radial
 
 
-def layernorm_gains(model: HookedTransformer, input: Input) -> xr.Dataset:
+def layernorm_gains(model: HookedTransformer, input: Input | Trace) -> xr.Dataset:
     """What each LayerNorm multiplies a small change by, at each state.
 
     Returns:
@@ -76,8 +77,8 @@ def layernorm_gains(model: HookedTransformer, input: Input) -> xr.Dataset:
 
     Cost: one forward pass and two passes over the stream.
     """
-    run = trace_states(model, input)
-    jacobians = [Jacobian.at(state.x, state.norm) for state in states(run)]
+    run = stream_states(model, input)
+    jacobians = [Jacobian.at(state.x, state.norm) for state in run]
     dims = ("state", "batch", "pos")
     result = labelled_set(
         model,

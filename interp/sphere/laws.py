@@ -14,17 +14,24 @@ from interp.norms import mean_removed
 
 def row_norm(x: Float[Tensor, "*rows d_model"]) -> Float[Tensor, "*rows"]:
     """|x| along the last axis, without overflow or underflow for extreme rows."""
+    norm = x.norm(dim=-1)
+    # Squares of rows within these bounds are in range; other rows are rare and cost a second look.
+    low, high = torch.finfo(x.dtype).tiny ** 0.25, torch.finfo(x.dtype).max ** 0.25
+    if bool(((norm > low) & (norm < high)).all()):
+        return norm
     largest = x.abs().amax(-1, keepdim=True)
     safe = torch.where(largest > 0, largest, torch.ones_like(largest))
-    return ((x / safe).square().sum(-1).sqrt()) * safe[..., 0]
+    return (x / safe).norm(dim=-1) * safe[..., 0]
 
 
 def direction(x: Float[Tensor, "*rows d_model"]) -> Float[Tensor, "*rows d_model"]:
     """x / |x|; NaN for a row of zeros, which points nowhere."""
-    # Dividing twice: the first division makes every row of order one, so that squares keep
-    # their digits; 0/0 is the NaN that is meant.
+    norm = row_norm(x)[..., None]
+    # A subnormal norm has lost digits: such a row is first brought to order one.
+    if bool((norm > torch.finfo(x.dtype).tiny ** 0.25).all()):
+        return x / norm
     scaled = x / x.abs().amax(-1, keepdim=True)
-    return scaled / scaled.square().sum(-1, keepdim=True).sqrt()
+    return scaled / scaled.norm(dim=-1, keepdim=True)
 
 
 def kappa_of(centred: Float[Tensor, "*rows d_model"], eps: float) -> Float[Tensor, "*rows"]:

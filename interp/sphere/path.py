@@ -7,18 +7,19 @@ from typing import TYPE_CHECKING
 import torch
 import xarray as xr
 
+from interp.engine import Trace
 from interp.inputs import Input
 from interp.norms import hop_names, state_names
 from interp.result_sets import labelled_set
 from interp.sphere.angles import angle, curvature, turn
 from interp.sphere.laws import direction
-from interp.sphere.states import states, trace_states
+from interp.sphere.states import stream_states
 
 if TYPE_CHECKING:
     from transformer_lens import HookedTransformer
 
 
-def sphere_path(model: HookedTransformer, input: Input) -> xr.Dataset:
+def sphere_path(model: HookedTransformer, input: Input | Trace) -> xr.Dataset:
     """How the directions x^ move from state to state, and how tokens follow each other.
 
     Only the direction of the stream counts: nothing changes under x -> c x + t 1.
@@ -38,11 +39,11 @@ def sphere_path(model: HookedTransformer, input: Input) -> xr.Dataset:
 
     Cost: one forward pass and a few passes over the stream; three states in memory at a time.
     """
-    run = trace_states(model, input)
+    run = stream_states(model, input)
     points: list[torch.Tensor] = []
     hops, turns, bends = [], [], []
     first = None
-    for state in states(run):
+    for state in run:
         points = [*points[-2:], direction(state.centred)]
         first = points[0] if first is None else first
         bends.append(curvature(points[-1]))

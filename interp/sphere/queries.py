@@ -9,12 +9,12 @@ import xarray as xr
 from jaxtyping import Float
 from torch import Tensor
 
-from interp.engine import trace
+from interp.engine import Trace
 from interp.inputs import Input
 from interp.norms import mean_removed
 from interp.result_sets import labelled_set
 from interp.sites import Site
-from interp.sphere.states import layernorms
+from interp.sphere.states import layernorms, traced
 
 if TYPE_CHECKING:
     from transformer_lens import HookedTransformer
@@ -35,7 +35,7 @@ def asked_angle(
     return torch.atan2((q @ factor.mT).norm(dim=-1), along)
 
 
-def query_uniformity(model: HookedTransformer, input: Input) -> xr.Dataset:
+def query_uniformity(model: HookedTransformer, input: Input | Trace) -> xr.Dataset:
     """How near each query comes to asking for nothing in particular.
 
     A query q scores key j by q . W_K(gain * y_j + bias) = r . y_j + constant, with
@@ -55,7 +55,7 @@ def query_uniformity(model: HookedTransformer, input: Input) -> xr.Dataset:
     """
     readers = layernorms(model, "the share of a query along 1")
     layers = range(model.cfg.n_layers)
-    run = trace(model, input, sites=[Site("q", layer) for layer in layers])
+    run = traced(model, input, [Site("q", layer) for layer in layers])
     angles = []
     for layer in layers:
         norm = readers[layer if model.cfg.attn_only else 2 * layer]

@@ -7,20 +7,22 @@ from typing import TYPE_CHECKING
 import torch
 import xarray as xr
 
+from interp.engine import Trace
 from interp.inputs import Input
 from interp.norms import state_names
 from interp.result_sets import labelled_set
 from interp.sphere.laws import kappa_of, predicted_radius, radius_deficit, row_norm
-from interp.sphere.states import states, trace_states
+from interp.sphere.states import stream_states
 
 if TYPE_CHECKING:
     from transformer_lens import HookedTransformer
 
 REGIMES = ("ok", "caution", "inside")
 _REGIME_STARTS = (0.0, 1e-4, 1e-2)
+_QUANTILES = (0.0, 0.05, 0.5, 0.95, 1.0)
 
 
-def sphere_radius(model: HookedTransformer, input: Input) -> xr.Dataset:
+def sphere_radius(model: HookedTransformer, input: Input | Trace) -> xr.Dataset:
     """The radius of y at each LayerNorm, measured and predicted.
 
     Returns:
@@ -35,10 +37,10 @@ def sphere_radius(model: HookedTransformer, input: Input) -> xr.Dataset:
 
     Cost: one forward pass and a few passes over the stream; memory of one state at a time.
     """
-    run = trace_states(model, input)
+    run = stream_states(model, input)
     d_model = model.cfg.d_model
     rows = []
-    for state in states(run):
+    for state in run:
         centred = state.centred
         kappa = kappa_of(centred, state.norm.eps)
         predicted = predicted_radius(kappa, d_model)
@@ -63,7 +65,7 @@ def sphere_radius(model: HookedTransformer, input: Input) -> xr.Dataset:
     return result.assign_attrs(sphere=d_model**0.5, eps=model.cfg.eps)
 
 
-def eps_regime(model: HookedTransformer, input: Input) -> xr.Dataset:
+def eps_regime(model: HookedTransformer, input: Input | Trace) -> xr.Dataset:
     """How much epsilon matters at each LayerNorm.
 
     Returns:
@@ -76,14 +78,18 @@ def eps_regime(model: HookedTransformer, input: Input) -> xr.Dataset:
 
     Cost: that of `sphere_radius`.
     """
-    kappa = sphere_radius(model, input)["kappa"]
-    quantiles = kappa.quantile([0, 0.05, 0.5, 0.95, 1], dim=("batch", "pos"))
-    quantiles = quantiles.transpose("state", "quantile")
-    median = quantiles.sel(quantile=0.5).to_numpy()
+    run = stream_states(model, input)
+    kappa = torch.stack([kappa_of(state.centred, state.norm.eps).flatten() for state in run])
+    shares = torch.tensor(_QUANTILES, dtype=kappa.dtype)
+    quantiles = kappa.quantile(shares, dim=1).mT
     regime = [
-        REGIMES[max(i for i, start in enumerate(_REGIME_STARTS) if value >= start)]
-        for value in median
+        REGIMES[max(i for i, start in enumerate(_REGIME_STARTS) if float(median) >= start)]
+        for median in quantiles[:, _QUANTILES.index(0.5)]
     ]
-    result = xr.Dataset({"kappa": quantiles, "regime": ("state", regime)})
-    result["kappa"].attrs["units"] = "1"
-    return result.assign_attrs({k: v for k, v in kappa.attrs.items() if k != "units"})
+    result = labelled_set(
+        model,
+        {"kappa": (quantiles, ("state", "quantile"), "1")},
+        ids=run.ids,
+        coords={"state": state_names(model.cfg), "quantile": list(_QUANTILES)},
+    )
+    return result.assign(regime=("state", regime))

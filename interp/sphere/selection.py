@@ -10,6 +10,7 @@ import xarray as xr
 from jaxtyping import Float
 from torch import Tensor
 
+from interp.engine import Trace
 from interp.errors import InputError
 from interp.inputs import Input, vocabulary
 from interp.norms import Norm
@@ -17,7 +18,7 @@ from interp.readout import readout
 from interp.result_sets import labelled_set
 from interp.sphere.hull import Margins, selection_margins
 from interp.sphere.laws import row_norm
-from interp.sphere.states import layernorms, sphere_norms, trace_states
+from interp.sphere.states import layernorms, sphere_norms, stream_states
 
 if TYPE_CHECKING:
     from transformer_lens import HookedTransformer
@@ -52,7 +53,7 @@ def self_selected(keys: Float[Tensor, "cloud point d"]) -> Float[Tensor, "cloud 
 
 
 def key_selectability(
-    model: HookedTransformer, input: Input, *, tolerance: float = 1e-6
+    model: HookedTransformer, input: Input | Trace, *, tolerance: float = 1e-6
 ) -> xr.Dataset:
     """Whether each key could be the most attended one, for some query of its head.
 
@@ -79,12 +80,12 @@ def key_selectability(
     `selection_margins` on all keys of a layer together.
     """
     readers = layernorms(model, "what LayerNorm's projection does for keys")
-    run = trace_states(model, input)
+    run = stream_states(model, input)
     shape = (len(READINGS), model.cfg.n_layers, model.cfg.n_heads, len(run.ids))
     shares = {name: torch.zeros(shape) for name in ("selectable", "unselectable", "undecided")}
     for layer in range(model.cfg.n_layers):
         state = layer if model.cfg.attn_only else 2 * layer
-        norm, x = readers[state], run.stream[state]
+        norm, x = readers[state], run[state].x
         W_K = model.blocks[layer].attn.W_K.detach()
         for i, read in enumerate(READINGS.values()):
             keys = torch.einsum("bpd,hde->hbpe", read(norm, x) * norm.gain, W_K)

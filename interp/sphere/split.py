@@ -23,12 +23,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from interp.components import updates, write_sites
-from interp.engine import trace
+from interp.engine import Trace
 from interp.inputs import Input
 from interp.norms import Norm, state_names
 from interp.result_sets import labelled_set
 from interp.sphere.laws import direction, row_norm
-from interp.sphere.states import sphere_norms
+from interp.sphere.states import sphere_norms, traced
 
 if TYPE_CHECKING:
     from transformer_lens import HookedTransformer
@@ -112,7 +112,7 @@ class Frame:
         return Split(lost, radial, tangential, self.length, self.norm.eps, d_model)
 
 
-def update_split(model: HookedTransformer, input: Input) -> xr.Dataset:
+def update_split(model: HookedTransformer, input: Input | Trace) -> xr.Dataset:
     """How every update in the model divides: the sublayers', the heads', the biases'.
 
     Each component is measured at the state its sublayer reads: `0_attn_out` (the whole update),
@@ -137,7 +137,7 @@ def update_split(model: HookedTransformer, input: Input) -> xr.Dataset:
     passes over each update; memory of one update at a time.
     """
     readers = sphere_norms(model)
-    run = trace(model, input, sites=write_sites(model.cfg))
+    run = traced(model, input, write_sites(model.cfg))
     names, stream = state_names(model.cfg), run.stream
     rows, labels = [], []
     at, frame, course = -1, None, None

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from jaxtyping import Float
+import torch
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from interp.engine import Trace, trace
 from interp.errors import InputError
-from interp.inputs import Input
+from interp.inputs import Input, to_ids
 from interp.norms import Norm, norms, stream_sites
 from interp.sites import Site
 
@@ -40,17 +42,72 @@ def normalized_sites(cfg: HookedTransformerConfig) -> list[Site]:
     return [*blocks, Site("ln_final_normalized")]
 
 
-def trace_states(model: HookedTransformer, input: Input) -> Trace:
-    """A trace that keeps what `states` needs and no more; refuses a model without a sphere."""
-    sphere_norms(model)
-    return trace(model, input, sites=[*stream_sites(model.cfg), *normalized_sites(model.cfg)])
+@dataclass(frozen=True, eq=False)
+class States:
+    """All stream states of one run, in forward order."""
+
+    ids: Int[Tensor, "batch pos"]
+    states: list[State]
+
+    def __iter__(self) -> Iterator[State]:
+        return iter(self.states)
+
+    def __getitem__(self, index: int) -> State:
+        return self.states[index]
 
 
-def states(run: Trace) -> Iterator[State]:
-    """The states in forward order; y is what the model itself computed, not a recomputation."""
-    readers = sphere_norms(run.model)
-    for norm, x, site in zip(readers, run.stream, normalized_sites(run.model.cfg), strict=True):
-        yield State(norm, x, run[site])
+def traced(model: HookedTransformer, input: Input | Trace, sites: list[Site]) -> Trace:
+    """A trace of the input that keeps `sites`; a trace that came is used as it is.
+
+    Raises:
+        InputError: unreadable input; a trace of another model.
+    """
+    if not isinstance(input, Trace):
+        return trace(model, input, sites=sites)
+    if input.model is not model:
+        raise InputError(
+            f"A trace of model {input.model.cfg.model_name!r} came with model "
+            f"{model.cfg.model_name!r}: trace the model that is asked about."
+        )
+    return input
+
+
+def stream_states(model: HookedTransformer, input: Input | Trace) -> States:
+    """The stream states of the model on an input; y is what the model computed, not we again.
+
+    Raises:
+        InputError: unreadable input; a model without normalisation, or one that `trace` cannot
+            run and that is not merely RMSNorm's.
+
+    Cost: one forward pass, and the states. RMSNorm models go through TransformerLens' hooks, on a
+    private copy of the modules that shares the weights: slower, and as safe in threads.
+    """
+    readers = sphere_norms(model)
+    sites = [*stream_sites(model.cfg), *normalized_sites(model.cfg)]
+    if readers[-1].kind == "RMS" and not isinstance(input, Trace):
+        ids = to_ids(model, input)
+        held = _hooked_values(model, ids, sites)
+    else:
+        run = traced(model, input, sites)
+        ids, held = run.ids, {site: run[site] for site in sites}
+    kinds = ("resid_pre",) if model.cfg.attn_only else ("resid_pre", "resid_mid")
+    stream = [held[Site(kind, layer)] for layer in range(model.cfg.n_layers) for kind in kinds]
+    stream.append(held[Site("resid_post", model.cfg.n_layers - 1)])
+    read = [held[site] for site in normalized_sites(model.cfg)]
+    return States(ids, [State(*each) for each in zip(readers, stream, read, strict=True)])
+
+
+def _hooked_values(
+    model: HookedTransformer, ids: Int[Tensor, "batch pos"], sites: list[Site]
+) -> dict[Site, Tensor]:
+    """What sites hold, by TransformerLens' cache, without touching the model's own hooks."""
+    shared = [*model.parameters(), *model.buffers(), model.tokenizer, model.cfg]
+    shell = copy.deepcopy(model, {id(thing): thing for thing in shared})
+    shell.reset_hooks(including_permanent=True)
+    names = {site.hook_name for site in sites}
+    with torch.no_grad():
+        _, cache = shell.run_with_cache(ids, names_filter=lambda name: name in names)
+    return {site: cache[site.hook_name] for site in sites}
 
 
 def sphere_norms(model: HookedTransformer) -> list[Norm]:

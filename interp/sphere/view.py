@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 import torch
 import xarray as xr
 
+from interp.engine import Trace
 from interp.errors import InputError
 from interp.inputs import Input
 from interp.norms import state_names
 from interp.result_sets import labelled_set
 from interp.sphere.laws import direction
 from interp.sphere.projections import ball, distortion, equal_volume, equidistant, lambert
-from interp.sphere.states import states, trace_states
+from interp.sphere.states import stream_states
 
 if TYPE_CHECKING:
     from transformer_lens import HookedTransformer
@@ -25,7 +26,7 @@ VIEWS = ("ball", "equidistant", "lambert", "equal_volume")
 
 def sphere_view(
     model: HookedTransformer,
-    input: Input,
+    input: Input | Trace,
     *,
     mode: str = "ball",
     at: Sequence[str] | None = None,
@@ -71,10 +72,10 @@ def sphere_view(
             f"States {', '.join(map(repr, unknown or shown)) or 'none'} came, but the model has "
             f"{', '.join(names)}: choose among these."
         )
-    run = trace_states(model, input)
+    run = stream_states(model, input)
     directions = {
         name: direction(state.centred)
-        for name, state in zip(names, states(run), strict=True)
+        for name, state in zip(names, run, strict=True)
         if name in shown
     }
     points = torch.stack([directions[name] for name in shown])

@@ -15,7 +15,22 @@ from random_models import random_hooked, random_ids
 from sphere_rows import Exact, rows
 
 import interp.sphere
-from interp import InputError, eps_regime, sphere_path, sphere_radius
+from interp import (
+    InputError,
+    ablation_effect,
+    direct_effect,
+    effective_dim,
+    eps_regime,
+    key_selectability,
+    layernorm_gains,
+    norm_growth,
+    query_uniformity,
+    sphere_path,
+    sphere_radius,
+    sphere_view,
+    trace,
+    update_split,
+)
 from interp.norms import mean_removed, state_names
 from interp.sphere.angles import angle, curvature, tangent_towards, turn
 from interp.sphere.laws import direction
@@ -112,6 +127,7 @@ MODELS = {
     "attention only": lambda: random_hooked(2, attn_only=True),
     "d=2": lambda: random_hooked(2, d_model=2),
     "float32": lambda: random_hooked(2, dtype=torch.float32),
+    "RMS": lambda: random_hooked(2, normalization_type="RMS"),
 }
 
 
@@ -134,7 +150,8 @@ def test_every_layernorm_reads_at_the_predicted_radius(model):
         want = cache[name].norm(dim=-1)
         torch.testing.assert_close(radius, want, rtol=0, atol=tolerance)
         torch.testing.assert_close(predicted, want, rtol=0, atol=tolerance)
-    assert float(abs(result["mean"]).max()) < tolerance
+    if model.cfg.normalization_type != "RMS":
+        assert float(abs(result["mean"]).max()) < tolerance
     assert float(result["deficit"].min()) > 0
     assert float(abs(result["radius"] + result["deficit"] - root).max()) < tolerance
     assert result.attrs["sphere"] == root
@@ -217,6 +234,36 @@ def test_a_constant_embedding_has_a_radius_but_no_direction():
     assert float(radius["radius"].max()) < 1e-12
     assert float(radius["predicted"].max()) < 1e-9
     assert sphere_path(model, "abc")["hop_angle"].sel(hop="0_attn_out").isnull().all()
+
+
+def test_one_trace_serves_every_question():
+    model, ids = random_hooked(2), random_ids(4, batch=2)
+    run = trace(model, ids)
+    for analysis in (
+        sphere_radius,
+        eps_regime,
+        sphere_path,
+        update_split,
+        sphere_view,
+        layernorm_gains,
+        norm_growth,
+        effective_dim,
+        query_uniformity,
+        key_selectability,
+    ):
+        assert analysis(model, run).identical(analysis(model, ids)), analysis.__name__
+    assert direct_effect(model, run, 3).identical(direct_effect(model, ids, 3))
+    assert ablation_effect(model, run, 3).identical(ablation_effect(model, ids, 3))
+    with pytest.raises(InputError, match="trace of model"):
+        sphere_radius(random_hooked(3), run)
+
+
+def test_an_rms_models_own_hooks_are_neither_seen_nor_touched():
+    model, ids = random_hooked(2, normalization_type="RMS"), random_ids(1)
+    before = sphere_radius(model, ids)
+    model.add_hook("blocks.0.hook_attn_out", lambda value, hook: value * 0)
+    assert sphere_radius(model, ids).equals(before)
+    assert len(model.hook_dict["blocks.0.hook_attn_out"].fwd_hooks) == 1
 
 
 def test_a_model_without_normalisation_has_no_sphere():

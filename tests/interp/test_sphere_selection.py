@@ -7,7 +7,7 @@ import itertools
 import pytest
 import torch
 from folding import folded
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_models import random_hooked, random_ids
 
@@ -56,6 +56,7 @@ def test_in_the_plane_exactly_the_hull_can_win(n, seed):
     assert not margins.undecided.any()
 
 
+@settings(max_examples=12)
 @given(clouds())
 def test_bounds_are_certificates(x):
     """Decided, in order, and unmoved by scale and shift."""
@@ -66,6 +67,7 @@ def test_bounds_are_certificates(x):
     assert torch.equal(again.selectable, margins.selectable)
 
 
+@settings(max_examples=12)
 @given(clouds())
 def test_the_mean_of_others_and_a_copy_cannot_win(x):
     inside = torch.cat([x, x.mean(1, keepdim=True)], 1)
@@ -75,6 +77,7 @@ def test_the_mean_of_others_and_a_copy_cannot_win(x):
     assert margins.unselectable[:, [0, -1]].all()
 
 
+@settings(max_examples=12)
 @given(clouds())
 def test_on_a_sphere_every_point_wins(x):
     """Brody et al., theorem 1: equal radii."""
@@ -86,6 +89,7 @@ def test_on_a_sphere_every_point_wins(x):
             assert (self_selected(sphere) == 1).all()
 
 
+@settings(max_examples=12)
 @given(clouds())
 def test_self_selection_is_enough(x):
     inner = x @ x.mT
@@ -154,6 +158,7 @@ def test_a_token_inside_the_hull_is_found():
     assert bool(ceiling["interior"][0])
 
 
+@settings(max_examples=12)
 @given(st.integers(1, 6), st.integers(2, 12), st.floats(-2, 1.5), st.integers(0, 2**31))
 def test_ceilings_meet_the_kkt_conditions_and_beat_every_point(d, n, exponent, seed):
     generator = torch.Generator().manual_seed(seed)

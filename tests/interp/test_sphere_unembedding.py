@@ -59,9 +59,8 @@ def test_adding_1_to_a_tokens_gained_column_changes_nothing():
     torch.testing.assert_close(values(unembed_cosines(model)), cosines, **CLOSE)
 
 
-@given(
-    st.integers(2, 16), st.integers(1, 20), st.integers(0, 2**31), st.sampled_from(["LN", "RMS"])
-)
+@pytest.mark.parametrize("kind", ["LN", "RMS"])
+@given(d=st.integers(2, 16), n=st.integers(1, 20), seed=st.integers(0, 2**31))
 def test_least_read_directions_are_a_basis_in_order_of_how_they_are_read(kind, d, n, seed):
     generator = torch.Generator().manual_seed(seed)
     one = torch.ones(d).double()
