@@ -41,7 +41,6 @@ class _Seen:
     tokens: int
     total: Float[Tensor, "layer neuron"]
     squares: Float[Tensor, "layer neuron"]
-    positive: Float[Tensor, "layer neuron"]
     histogram: Float[Tensor, "layer neuron bin"]
     best: Float[Tensor, "layer neuron top"]
     window: Int[Tensor, "layer neuron top"]
@@ -60,7 +59,6 @@ class _Seen:
             self.tokens + other.tokens,
             self.total + other.total,
             self.squares + other.squares,
-            self.positive + other.positive,
             self.histogram + other.histogram,
             best.gather(-1, order),
             window.gather(-1, order),
@@ -88,17 +86,17 @@ def neuron_statistics(
         length: tokens in a window; n_ctx by default.
 
     Returns:
-        Over [layer, neuron]: `mean`, `std` of the activation (mlp_post), `positive`, the share of
-        tokens at which it is above 0, and with an axis `bin` `count` (coordinates `bin_low`,
-        `bin_high`); with an axis `top`, strongest first, `activation`, and where it was:
-        `window`, the window of the corpus, and `at_pos`, the position in it. See
-        `neuron_examples` for the text. Where a corpus has fewer windows, fewer are returned.
+        Over [layer, neuron]: `mean`, `std` of the activation (mlp_post), and with an axis `bin`
+        `count` (coordinates `bin_low`, `bin_high`); with an axis `top`, strongest first,
+        `activation`, and where it was: `window`, the window of the corpus, and `at_pos`, the
+        position in it (`neuron_examples` gives the text). Where a corpus has fewer windows than
+        `top`, fewer are returned.
 
     Raises:
         InputError: a model without MLPs, top or bins below 1, limits out of order, or whatever
             `interp.corpus.windows` raises.
 
-    Cost: one forward pass and about a third more; memory of a batch's activations and
+    Cost: one forward pass and less than half as much again; memory of a batch's activations and
     n_layers * d_mlp * (bins + 3 top) numbers, however long the corpus. Several processes share
     the work (`interp.corpus`).
     """
@@ -133,23 +131,22 @@ def _layer(
     limits: tuple[float, float],
 ) -> tuple[Tensor, ...]:
     """One batch's part of everything in `_Seen` for one layer, on the CPU."""
-    flat = post.flatten(0, 1)
     low, high = limits
-    bin = ((flat - low) * (bins / (high - low))).clamp_(0, bins - 1).to(torch.int32)
-    bin += torch.arange(flat.shape[1], device=post.device, dtype=torch.int32) * bins
-    histogram = torch.bincount(bin.flatten(), minlength=flat.shape[1] * bins)
-    strongest, at = post.max(dim=1)
-    best, window = (x[:top] for x in strongest.sort(dim=0, descending=True, stable=True))
-    pos = at.gather(0, window)
-    parts = (
-        flat.sum(0, dtype=torch.double),
-        torch.linalg.vector_norm(flat, dim=0, dtype=torch.double).square(),
-        (flat > 0).sum(0).double(),
-        histogram.view(-1, bins).double(),
-        best.T,
-        (window + first).T,
-        pos.T,
-    )
+    n_neurons, steps = post.shape[-1], bins / (high - low)
+    own_bins = torch.arange(n_neurons, device=post.device, dtype=torch.int32) * bins
+    histogram = torch.zeros(n_neurons * bins, dtype=torch.long, device=post.device)
+    sums = torch.zeros(2, n_neurons, dtype=torch.double, device=post.device)
+    # A few windows at a time stay in the processor's cache, which makes this twice as fast.
+    for some in post.split(8):
+        bin = (some - low).mul_(steps).clamp_(0, bins - 1).to(torch.int32)
+        histogram += torch.bincount(bin.add_(own_bins).flatten(), minlength=len(histogram))
+        sums[0] += some.sum((0, 1))
+        sums[1] += (some * some).sum((0, 1))
+    strongest = post.amax(dim=1).sort(dim=0, descending=True, stable=True)
+    best, window = strongest.values[:top], strongest.indices[:top]
+    neuron = torch.arange(n_neurons, device=post.device)
+    pos = post[window, :, neuron].argmax(-1)
+    parts = (*sums, histogram.view(-1, bins).double(), best.T, (window + first).T, pos.T)
     return tuple(part.cpu() for part in parts)
 
 
@@ -169,7 +166,6 @@ def _statistics(
         {
             "mean": (mean, dims, "activation"),
             "std": (variance.sqrt(), dims, "activation"),
-            "positive": (seen.positive / seen.tokens, dims, "share of tokens"),
             "count": (seen.histogram, (*dims, "bin"), "tokens"),
             "activation": (seen.best, ranked, "activation"),
             "window": (seen.window, ranked, "window index"),

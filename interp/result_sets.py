@@ -33,41 +33,37 @@ def labelled_set(
         ids, coords, settings: as in `labelled`; a coordinate reaches the variables that have its
             dimension.
     """
-    given = dict(coords or {})
-    dims_of = {name: tuple(dims) for name, (_, dims, _) in variables.items()}
     arrays = {
-        name: labelled(
-            model,
-            values,
-            dims,
-            name=name,
-            units=units,
-            coords={
-                key: value
-                for key, value in given.items()
-                if set(_dims_of_coordinate(key, value)) <= set(dims_of[name])
-            },
-        )
-        for name, (values, dims, units) in variables.items()
+        name: values.detach().cpu().numpy() if isinstance(values, Tensor) else values
+        for name, (values, _, _) in variables.items()
     }
-    for array in arrays.values():
-        array.attrs = {"units": array.attrs["units"]}
-    result = xr.Dataset(arrays)
-    kept = ids[:, np.asarray(given["pos"])] if ids is not None and "pos" in given else ids
+    sizes: dict[str, int] = {}
+    for name, (_, dims, _) in variables.items():
+        sizes |= zip(dims, arrays[name].shape, strict=True)
+    # Labels are made once, for an array that has every axis and holds a single number.
     frame = labelled(
         model,
-        np.zeros(0) if kept is None else kept,
-        ("_",) if kept is None else ("batch", "pos"),
+        np.broadcast_to(0, tuple(sizes.values())),
+        tuple(sizes),
         name="frame",
-        units="token id",
+        units="",
         ids=ids,
-        coords={"pos": given["pos"]} if ids is not None and "pos" in given else None,
+        coords={
+            key: value
+            for key, value in (coords or {}).items()
+            if set(_dims_of_coordinate(key, value)) <= set(sizes)
+        },
         **settings,
     )
-    if "pos" in result.dims and ids is not None:
-        result = result.assign_coords(tokens=frame["tokens"])
     frame.attrs.pop("units")
-    return result.assign_attrs(frame.attrs)
+    return xr.Dataset(
+        {
+            name: (dims, arrays[name], {"units": units})
+            for name, (_, dims, units) in variables.items()
+        },
+        coords=frame.coords,
+        attrs=frame.attrs,
+    )
 
 
 def _dims_of_coordinate(key: str, value: Any) -> tuple[str, ...]:
