@@ -30,12 +30,12 @@ from interp.graph import (
 )
 from interp.inputs import Contrast
 from interp.metrics import Metric, as_metric
+from interp.packing import Edit
 from interp.patching import both_runs
 from interp.replay import DEFAULT_MEMORY, Progress, replay_rows, scored_positions
 from interp.results import labelled
 from interp.sites import whole_site
 from interp.sweep import runs_at
-from interp.wavefront import Edit
 
 if TYPE_CHECKING:
     from transformer_lens import HookedTransformer

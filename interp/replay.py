@@ -11,8 +11,9 @@ from torch import Tensor
 
 from interp.engine import Trace
 from interp.errors import InputError
+from interp.packing import Edit, moment
 from interp.sites import SITE_KINDS, Site
-from interp.wavefront import Edit, Wavefront, moment
+from interp.wavefront import Wavefront
 from interp.weights import Weights
 
 # Called with the rows done and the rows in all; may raise, which stops the sweep.

@@ -13,9 +13,9 @@ from torch import Tensor
 from interp.engine import Trace
 from interp.errors import InputError
 from interp.metrics import Metric, Runs
+from interp.packing import Edit
 from interp.replay import DEFAULT_MEMORY, Progress, replay_rows, scored_positions
 from interp.sites import SITE_KINDS, Site, heads_at, kind_named, kinds_of
-from interp.wavefront import Edit
 
 if TYPE_CHECKING:
     from transformer_lens import HookedTransformerConfig

@@ -13,8 +13,6 @@ needs them padded; everything else is position by position.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from functools import cache
 from typing import TYPE_CHECKING
 
 import torch
@@ -31,109 +29,12 @@ from interp.forward import (
     mix_values,
     scale_of,
 )
-from interp.sites import SITE_KINDS, Site, whole_site
+from interp.packing import EVERY, ORDER, Edit, Tokens, moment, put, taken, where_true
+from interp.sites import Site, whole_site
 
 if TYPE_CHECKING:
     from interp.engine import Trace
     from interp.weights import MLP, Block, LayerNorm
-
-ORDER = {kind: i for i, kind in enumerate(SITE_KINDS)}
-_IN_ATTENTION = ("q", "k", "v", "attn_scores", "pattern")
-
-
-@dataclass(frozen=True, eq=False)
-class Edit:
-    """Cells of one site that rows overwrite, as a table with one line a cell.
-
-    Attributes:
-        site: the whole site.
-        row: the row that each cell belongs to.
-        index: where the cell lies, one tensor for each of the kind's axes.
-        value: what it shall hold.
-    """
-
-    site: Site
-    row: Int[Tensor, " cell"]
-    index: tuple[Int[Tensor, " cell"], ...]
-    value: Float[Tensor, "cell ..."]
-
-    @property
-    def pos(self) -> Int[Tensor, " cell"]:
-        """The position whose computation the cell belongs to."""
-        axes = SITE_KINDS[self.site.kind].axes
-        return self.index[axes.index("query_pos" if "query_pos" in axes else "pos")]
-
-    @property
-    def within(self) -> tuple[Int[Tensor, " cell"], ...]:
-        """The index without its position."""
-        axes = SITE_KINDS[self.site.kind].axes
-        return tuple(
-            i for axis, i in zip(axes, self.index, strict=True) if axis not in ("pos", "query_pos")
-        )
-
-    def kept(self, keep: Bool[Tensor, " cell"]) -> Edit:
-        """Only the cells at which `keep` is true."""
-        index = tuple(i[keep] for i in self.index)
-        return Edit(self.site, self.row[keep], index, self.value[keep])
-
-
-@cache
-def moment(site: Site, n_layers: int) -> int:
-    """When a site is computed in a forward pass: a number that grows along the pass."""
-    layer = site.layer
-    if layer is None:
-        layer = n_layers if site.kind.startswith("ln_final") else 0
-    # What lies inside attention is entered together: its parts are computed in one go.
-    entry = "q" if site.kind in _IN_ATTENTION else site.kind
-    return layer * len(ORDER) + ORDER[entry]
-
-
-@dataclass(frozen=True, eq=False)
-class Tokens:
-    """Which tokens a packed tensor holds, in the order of `row` and within it of `pos`."""
-
-    row: Int[Tensor, " token"]
-    pos: Int[Tensor, " token"]
-    n_pos: int
-    key: Int[Tensor, " token"] = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "key", self.row * self.n_pos + self.pos)
-
-    def __len__(self) -> int:
-        return len(self.row)
-
-    def followed_by(self, later: Tokens) -> Tokens:
-        """These and then tokens of rows that come later."""
-        row, pos = torch.cat([self.row, later.row]), torch.cat([self.pos, later.pos])
-        return Tokens(row, pos, self.n_pos)
-
-    def kept(self, keep: Bool[Tensor, " token"]) -> Tokens:
-        """Only the tokens at which `keep` is true."""
-        return Tokens(self.row[keep], self.pos[keep], self.n_pos)
-
-    def find(
-        self, key: Int[Tensor, " other"]
-    ) -> tuple[Int[Tensor, " other"], Bool[Tensor, " other"]]:
-        """Where each key stands here, and whether it does at all."""
-        at = torch.searchsorted(self.key, key).clamp_max_(max(len(self) - 1, 0))
-        return at, self.key[at] == key if len(self) else torch.zeros_like(key, dtype=torch.bool)
-
-
-# Most masks are true everywhere; then nothing needs to be gathered.
-_ALL = slice(None)
-
-
-def _where(mask: Bool[Tensor, " any"]) -> Tensor | slice:
-    return _ALL if bool(mask.all()) else mask.nonzero().squeeze(-1)
-
-
-def _take(value: Tensor, where: Tensor | slice) -> Tensor:
-    return value if isinstance(where, slice) else value.index_select(0, where)
-
-
-def _put(into: Tensor, where: Tensor | slice, value: Tensor) -> Tensor:
-    return value if isinstance(where, slice) else into.index_copy_(0, where, value)
 
 
 class Wavefront:
@@ -293,9 +194,9 @@ class Wavefront:
         b_Q, b_KV = block.b_QKV[:width], block.b_QKV[width:]
         live[k_at], live[v_at] = linear(read, W_KV, b_KV).unflatten(-1, (2, *heads)).unbind(-3)
         # In the last layer only scored positions go on, so only their queries are needed.
-        asked = _where(self.is_scored[self.tokens.pos]) if last else _ALL
-        q = read.new_zeros(len(read), width) if asked is not _ALL else read
-        live[q_at] = _put(q, asked, linear(_take(read, asked), W_Q, b_Q)).unflatten(-1, heads)
+        asked = where_true(self.is_scored[self.tokens.pos]) if last else EVERY
+        q = read.new_zeros(len(read), width) if asked is not EVERY else read
+        live[q_at] = put(q, asked, linear(taken(read, asked), W_Q, b_Q)).unflatten(-1, heads)
         for site in (q_at, k_at, v_at):
             self._reach(site)
 
@@ -305,35 +206,33 @@ class Wavefront:
         q = live.pop(q_at)
         z = torch.empty_like(q)
         is_own = own[self.tokens.row]
-        shared = _where(~is_own)
+        shared = where_true(~is_own)
         if isinstance(shared, slice) or len(shared):
             tokens = self.tokens.kept(~is_own)
             K, V = (self.base.values[site][:, : self.end] for site in (k_at, v_at))
             group = self.batch[tokens.row]
-            z = _put(
-                z, shared, self._spell_out(layer, block, tokens, _take(q, shared), group, K, V)
-            )
-        if shared is not _ALL:
-            mine = _where(own[changed.row])
-            rows, slot_of = self._numbered(_take(changed.row, mine))
-            at = slot_of[_take(changed.row, mine)] * self.end + _take(changed.pos, mine)
+            z = put(z, shared, self._spell_out(layer, block, tokens, taken(q, shared), group, K, V))
+        if shared is not EVERY:
+            mine = where_true(own[changed.row])
+            rows, slot_of = self._numbered(taken(changed.row, mine))
+            at = slot_of[taken(changed.row, mine)] * self.end + taken(changed.pos, mine)
             K, V = (
                 self.base.values[site][:, : self.end].index_select(0, self.batch[rows])
                 for site in (k_at, v_at)
             )
-            K.flatten(0, 1).index_copy_(0, at, _take(k, mine))
-            V.flatten(0, 1).index_copy_(0, at, _take(v, mine))
+            K.flatten(0, 1).index_copy_(0, at, taken(k, mine))
+            V.flatten(0, 1).index_copy_(0, at, taken(v, mine))
             edited = torch.zeros_like(own)
             for kind in ("attn_scores", "pattern"):
                 for edit in self.edits.get(whole_site(kind, layer), ()):
                     edited[edit.row] = True
             for attend, among in ((self._fused, ~edited), (self._spell_out, edited)):
                 mask = is_own & among[self.tokens.row]
-                some = _where(mask)
+                some = where_true(mask)
                 if isinstance(some, slice) or len(some):
-                    tokens = self.tokens if some is _ALL else self.tokens.kept(mask)
+                    tokens = self.tokens if some is EVERY else self.tokens.kept(mask)
                     group = slot_of[tokens.row]
-                    z = _put(z, some, attend(layer, block, tokens, _take(q, some), group, K, V))
+                    z = put(z, some, attend(layer, block, tokens, taken(q, some), group, K, V))
         live[whole_site("z", layer)] = z
 
     def _grow_to(self, tokens: Tokens) -> None:
@@ -342,10 +241,10 @@ class Wavefront:
         if tokens is before:
             return
         at, here = tokens.find(before.key)
-        kept = _where(here)
+        kept = where_true(here)
         for site, value in self.live.items():
             grown = self._base(site, tokens)
-            grown.index_copy_(0, _take(at, kept), _take(value, kept))
+            grown.index_copy_(0, taken(at, kept), taken(value, kept))
             self.live[site] = grown
 
     def _numbered(self, row: Int[Tensor, " token"]) -> tuple[Tensor, Tensor]:

@@ -24,6 +24,7 @@ import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -87,42 +88,43 @@ def main() -> None:
     tl_patching.tqdm = lambda iterable, *args, **kwargs: iterable
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, float32")
     rounds = 1 if options.quick else 5
-    compare("course shape, 64 tokens", COURSE, n_pos=64, rounds=rounds, sample=None)
+    compare("course shape, 64 tokens", COURSE, n_pos=64, rounds=rounds, sampled=False)
     if not options.quick:
-        compare("GPT-2 small shape, 20 tokens", GPT2_SMALL, n_pos=20, rounds=3, sample=24)
+        compare("GPT-2 small shape, 20 tokens", GPT2_SMALL, n_pos=20, rounds=3, sampled=True)
         memory()
     growth(rounds)
 
 
-def compare(title: str, shape: dict, n_pos: int, rounds: int, sample: int | None) -> None:
+def compare(title: str, shape: dict, n_pos: int, rounds: int, sampled: bool) -> None:
     """All sweeps, with the changed token at a third of the prompt and at position 0."""
     model = random_hooked(0, dtype=torch.float32, **shape)
     hf = hugging_face(model)
     for changed in (n_pos // 3, 0):
         pair = one_token_contrast(model, n_pos, changed)
         _, cache = model.run_with_cache(pair.source)
+        cell = one_cell(model, pair) if sampled else None
         print(f"\n{title}, token changed at position {changed} (seconds, median of {rounds})")
         print(f"{'':32}{'TransformerLens':>16}{'restart':>16}{'Hugging Face':>16}{'orrery':>9}")
         for sweep in SWEEPS:
             contenders: dict[str, Callable[[], torch.Tensor]] = {
-                "orrery": lambda sweep=sweep: orrery(model, pair, sweep)
+                "orrery": partial(orrery, model, pair, sweep)
             }
             if len(sweep.kinds) == 1:
-                contenders["restart"] = lambda sweep=sweep: restart(model, pair, cache, sweep)
-                contenders["Hugging Face"] = lambda sweep=sweep: by_hugging_face(hf, pair, sweep)
-            if sample is None:
-                contenders["TransformerLens"] = lambda sweep=sweep: lens(model, pair, cache, sweep)
-            report(
-                sweep,
-                contenders,
-                rounds,
-                one_cell(model, pair, cache) if sample else None,
-                model,
-                n_pos,
-            )
+                contenders["restart"] = partial(restart, model, pair, cache, sweep)
+                contenders["Hugging Face"] = partial(by_hugging_face, hf, pair, sweep)
+            if not sampled:
+                contenders["TransformerLens"] = partial(lens, model, pair, cache, sweep)
+            report(sweep, contenders, rounds, cell)
 
 
-def report(sweep, contenders, rounds, cell, model, n_pos) -> None:
+def report(
+    sweep: Sweep,
+    contenders: dict[str, Callable[[], torch.Tensor]],
+    rounds: int,
+    cell: float | None,
+) -> None:
+    """One line: medians, and by how much each is slower than ours. `cell` is the time of one cell
+    of TransformerLens' loop, where that is not run as a whole."""
     times: dict[str, list[float]] = {name: [] for name in contenders}
     results = {}
     for _ in range(rounds + 1):  # the first round warms up
@@ -171,7 +173,7 @@ def lens(model: HookedTransformer, pair: Contrast, cache, sweep: Sweep) -> torch
         )
 
 
-def one_cell(model: HookedTransformer, pair: Contrast, cache, cells: int = 5) -> float:
+def one_cell(model: HookedTransformer, pair: Contrast, cells: int = 5) -> float:
     """Median seconds of one cell of TransformerLens' loop."""
     hook = ("blocks.3.hook_resid_pre", lambda value, hook: value)
     taken = []
@@ -260,11 +262,11 @@ def by_hugging_face(hf: GPT2LMHeadModel, pair: Contrast, sweep: Sweep) -> torch.
     d_head = hf.config.n_embd // n_heads
     layers = []
     with torch.no_grad():
-        for layer, block in enumerate(hf.transformer.h):
+        for block in hf.transformer.h:
             module = block if sweep.kinds[0] == "resid_pre" else block.attn.c_proj
             held = {}
             handle = module.register_forward_pre_hook(
-                lambda module, args: held.update(source=args[0][0].clone())
+                lambda module, args, held=held: held.update(source=args[0][0].clone())
             )
             hf(pair.source, logits_to_keep=1, use_cache=False)
             handle.remove()
