@@ -76,8 +76,7 @@ class Worksheet:
         words = f"{called}(model{self._written(arguments, settings)})"
         source = f"{called}(model{self._written(arguments, settings, inline=True)})"
         model = self.selection.model
-        asked_of = f"{self.selection.run.path.resolve()} {model.checkpoint_hash}"
-        answer = _answer(asked_of, source, lambda: analysis(model, *arguments, **settings))
+        answer = _answer(self._asked_of, source, lambda: analysis(model, *arguments, **settings))
         self.lines.append(f"{name} = {words}")
         self.results[name] = answer
         self.names[id(answer)] = (name, source)
@@ -100,9 +99,15 @@ class Worksheet:
         """
         if self.selection.dark:
             settings["dark"] = True
-        drawn = figure(*arguments, **settings)
-        words = self._written(arguments, settings).removeprefix(", ")
-        self.lines.append(f"{name} = figures.{figure.__name__}({words})")
+        words, source = (
+            f"figures.{figure.__name__}({written.removeprefix(', ')})"
+            for written in (
+                self._written(arguments, settings),
+                self._written(arguments, settings, inline=True),
+            )
+        )
+        drawn = _figure(self._asked_of, source, lambda: figure(*arguments, **settings))
+        self.lines.append(f"{name} = {words}")
         self.drawn[name] = drawn
 
         def selected() -> None:
@@ -123,6 +128,10 @@ class Worksheet:
     def check(self, sentence: str, error: float, tolerance: float) -> None:
         """Note an identity; `close` shows it."""
         self.checks.append(Check(sentence, float(error), tolerance))
+
+    @property
+    def _asked_of(self) -> str:
+        return f"{self.selection.run.path.resolve()} {self.selection.model.checkpoint_hash}"
 
     @property
     def code(self) -> str:
@@ -241,6 +250,11 @@ class Worksheet:
 def _answer(asked_of: str, question: str, _ask: Callable[[], Any]) -> Any:
     """An answer by its own words. Models and tensors are not hashed."""
     return _ask()
+
+
+@st.cache_resource(max_entries=64, show_spinner=False)
+def _figure(asked_of: str, question: str, _draw: Callable[[], Any]) -> Any:
+    return _draw()
 
 
 def _in_words(check: Check) -> str:

@@ -175,13 +175,14 @@ def head_scores(
     for score, unit in zip(result["score"].to_numpy(), result["units"].to_numpy(), strict=True):
         groups.setdefault(str(unit), []).append(str(score))
     height = 46 * len(result["score"]) + _BETWEEN * len(groups) + 60
-    figure = make_subplots(
+    figure = canvas(dark, height=height)
+    make_subplots(
         rows=len(groups),
         cols=1,
         row_heights=[len(names) + 0.25 for names in groups.values()],
         vertical_spacing=_BETWEEN / height,
+        figure=figure,
     )
-    figure.update_layout(canvas(dark, height=height).layout)
     for row, (unit, names) in enumerate(groups.items(), start=1):
         for trace in _score_traces(result, names, selected, look, legend=row == 1):
             figure.add_trace(trace, row=row, col=1)

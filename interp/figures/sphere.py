@@ -28,8 +28,8 @@ def sphere_radius(radius: xr.Dataset, *, pos: int | None = None, dark: bool = Fa
     states = [str(s) for s in result["state"].to_numpy()]
     names, tokens, sphere = state_labels(states), tokens_of(result), radius.attrs["sphere"]
     n_states, n_pos = result["radius"].shape
-    figure = make_subplots(rows=2, cols=1, shared_xaxes=True, vertical_spacing=0.1)
-    figure.update_layout(canvas(dark, height=520).layout)
+    figure = canvas(dark, height=520)
+    make_subplots(rows=2, cols=1, shared_xaxes=True, vertical_spacing=0.1, figure=figure)
     x = np.repeat(np.arange(n_states), n_pos) + np.tile(_spread(n_pos), n_states)
     who = [f"{i} {quoted(t)}" for i, t in enumerate(tokens)] * n_states
     figure.add_shape(
