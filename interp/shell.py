@@ -17,7 +17,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from interp.forward import Tap
-from interp.sites import Site, sites_of
+from interp.sites import Site, sites_of, whole_site
 
 if TYPE_CHECKING:
     from transformer_lens import HookedTransformer
@@ -41,7 +41,8 @@ class Shell:
             return site.hook_name, lambda value, hook: tap(site, value)
 
         there = [site for site in sites_of(self.cfg) if site.hook_name in shell.hook_dict]
-        end = getattr(shell, "ln_final", None) or shell.blocks[-1].hook_resid_post
+        last = whole_site("resid_post", self.cfg.n_layers - 1)
+        end = getattr(shell, "ln_final", None) or shell.hook_dict[last.hook_name]
         with self._lock, shell.hooks(fwd_hooks=[at(site) for site in there]):
             handle = end.register_forward_hook(lambda module, given, out: final.append(out))
             try:

@@ -200,7 +200,9 @@ def test_transformer_lens_patching_functions(name, sweeps, monkeypatch):
         model, pair.base, cache, lambda logits: logits[0, -1, 1] - logits[0, -1, 2]
     )
     metric = logit_difference(model, "b", "c")
-    ours = [activation_patching(model, pair, metric, k, over=o).raw[0].to_numpy() for k, o in sweeps]
+    ours = [
+        activation_patching(model, pair, metric, k, over=o).raw[0].to_numpy() for k, o in sweeps
+    ]
     expected = theirs.numpy()
     mine = ours[0] if len(ours) == 1 else np.stack(ours)
     # TransformerLens keeps float64 results in float32 tables.
