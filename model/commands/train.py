@@ -28,6 +28,12 @@ DEFAULT_TOKENS = 1_536_000
 """nanoGPT's budget for its smallest Shakespeare model"""
 INDUCTION_TOKENS = 300 * 32 * 32
 """enough for induction heads to form, and some more"""
+TASK_RECIPE = {
+    "batch_size": 32,
+    "learning_rate": 0.03,
+    "warmup_steps": 20,
+    "weight_decay": 0.0,
+}
 BEST_RATE_WIDTH = 128
 """the width at which the default learning rate was found; wider models get less"""
 
@@ -214,12 +220,12 @@ def _recipe(args: argparse.Namespace, config: GPTConfig) -> Recipe:
     names = [field.name for field in dataclasses.fields(Recipe)]
     given: dict[str, Any] = {n: v for n in names if (v := getattr(args, n, None)) is not None}
     if args.task:
-        given = {"batch_size": 32, "weight_decay": 0.0} | given
+        given = TASK_RECIPE | given
     if args.steps is None:
         tokens = args.tokens or (INDUCTION_TOKENS if args.task else DEFAULT_TOKENS)
         batch_size = given.get("batch_size", Recipe.batch_size)
         given["steps"] = max(1, round(tokens / (batch_size * config.n_ctx)))
-    if args.learning_rate is None:
+    if "learning_rate" not in given:
         given["learning_rate"] = Recipe.learning_rate * min(1.0, BEST_RATE_WIDTH / config.d_model)
     return Recipe.from_dict(given)
 
