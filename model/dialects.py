@@ -97,7 +97,6 @@ COURSE = Dialect(
     ),
     ignored=("blocks.{layer}.attn.heads.{head}.tril",),
     optional=(QKV_BIAS,),
-    tied=False,
     settings={
         "n_layers": Key("n_layers"),
         "n_heads": Key("n_heads"),
@@ -167,7 +166,6 @@ OLD_MINGPT = Dialect(
         },
     ),
     ignored=("blocks.{layer}.attn.mask",),
-    tied=False,
     settings=_NANO_KEYS | {"resid_pdrop": Key("dropout")},
     assumed=_GPT2_CODE | {"act_fn": "gelu", "dropout": 0.1},
 )
@@ -194,7 +192,6 @@ LECTURE = Dialect(
         without=QKV_BIAS,
     ),
     ignored=("blocks.{layer}.sa.heads.{head}.tril",),
-    tied=False,
     settings=_NANO_KEYS | {"dropout": Key("dropout")},
     assumed={"act_fn": "relu", "eps": 1e-5, "attn_scale": None, "dropout": 0.2},
 )

@@ -26,8 +26,10 @@ from .tokenizer import is_character_tokenizer, tokenizer_json, vocabulary
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
-_WITHOUT_EFFECT = ("dropout", "init_mode", "bias", "qkv_bias")
-"""Fields that matter in training only, or whose absence is written as zeros."""
+_WITHOUT_EFFECT = frozenset(
+    {"dropout", "init_mode", "bias", "qkv_bias", "unembed_bias", "tied_embeddings"}
+)
+"""Fields that matter in training only, or whose other value the weights make the same function."""
 
 
 def export(
@@ -129,15 +131,13 @@ def _write_folder(
     tokenizer: PreTrainedTokenizerFast | None,
     step: int,
 ) -> None:
-    stored: dict[int, str] = {}
-    once = {
-        name: tensor.contiguous()
-        for name, tensor in state.items()
+    once: dict[tuple[Any, ...], str] = {}
+    for name, tensor in state.items():
         # a tied tensor is written once, under its first name
-        if stored.setdefault(tensor.data_ptr() if tensor.numel() else id(tensor), name) == name
-    }
+        once.setdefault((tensor.data_ptr(), tensor.shape, tensor.stride()), name)
+    tensors = {name: state[name].contiguous() for name in once.values()}
     with write_atomically(path / "model.safetensors") as beside:
-        save_file(once, beside, {"format": "pt", "step": str(step)})
+        save_file(tensors, beside, {"format": "pt", "step": str(step)})
     write_json(path / "config.json", config)
     if tokenizer is not None:
         write_text(path / "tokenizer.json", tokenizer_json(tokenizer))

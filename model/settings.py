@@ -18,6 +18,7 @@ from .reading import Source
 from .recognition import Fit, sizes
 
 _FROM_TENSORS = "the tensors"
+_BY_LAYER = "scale_attn_by_inverse_layer_idx"
 _FLAGS = {
     "n_heads": "--n-heads",
     "act_fn": "--act-fn",
@@ -63,30 +64,26 @@ def settle(
         ModelError: when two contradict, or nobody says the number of heads.
     """
     said = dict(_configured(fit, read))
-    shown = _shown(fit, read, tied)
+    shown = _shown(fit, read)
+    if not tied or not (fit.named("embed.weight") and fit.named("unembed.weight")):
+        shown["tied_embeddings"] = tied
     settled: dict[str, Setting] = {}
     for field in [*_SHOWN_BY, "act_fn", "eps", "attn_scale", "dropout", _BY_LAYER]:
         voices = [Setting(field, shown[field], _FROM_TENSORS)] if field in shown else []
-        if field in given:
-            value = given[field]
-            if field == "attn_scale":
-                value = _scale(value, shown["d_model"], settled["n_heads"].value)
-            voices.append(Setting(field, value, _FLAGS[field]))
-        if field in said:
-            voices.append(said[field])
-        voices += _assumed(fit, field, shown)
+        voices += [Setting(field, given[field], _FLAGS[field])] if field in given else []
+        voices += [said[field]] if field in said else []
+        voices = voices or _assumed(fit, field, shown)
+        if field == "attn_scale":
+            n_heads = settled["n_heads"].value
+            if not isinstance(n_heads, int) or n_heads < 1:
+                raise ModelError(f"n_heads={n_heads!r} is not a whole number from 1 up.")
+            widths = {"d_model": shown["d_model"], "d_head": shown["d_model"] // n_heads}
+            voices = [dataclasses.replace(v, value=_scale(v.value, widths)) for v in voices]
         settled[field] = _one_of(voices, fit)
-    values = {field: setting.value for field, setting in settled.items()}
-    if values["attn_scale"] is None:
-        width = shown["d_model"] // values["n_heads"]
-        settled["attn_scale"] = dataclasses.replace(settled["attn_scale"], value=math.sqrt(width))
-    return values, list(settled.values())
+    return {field: setting.value for field, setting in settled.items()}, list(settled.values())
 
 
-_BY_LAYER = "scale_attn_by_inverse_layer_idx"
-
-
-def _shown(fit: Fit, read: Source, tied: bool) -> dict[str, Any]:
+def _shown(fit: Fit, read: Source) -> dict[str, Any]:
     shapes = {name: tensor.shape for name, tensor in read.tensors.items()}
     found, _ = sizes(fit, shapes)
     shown: dict[str, Any] = {name: found[name] for name in ("d_vocab", "d_model", "n_ctx")}
@@ -101,7 +98,7 @@ def _shown(fit: Fit, read: Source, tied: bool) -> dict[str, Any]:
         )
     for field, group in (("bias", BIASES), ("qkv_bias", QKV_BIAS), ("unembed_bias", UNEMBED_BIAS)):
         shown[field] = any(fit.names.get(parameter) for parameter in group)
-    return shown | {"tied_embeddings": tied}
+    return shown
 
 
 def _configured(fit: Fit, read: Source) -> Iterator[tuple[str, Setting]]:
@@ -134,34 +131,37 @@ def _assumed(fit: Fit, field: str, shown: Mapping[str, Any]) -> list[Setting]:
             return [Setting(field, value, f"heads of {d_head}, {origin}", assumed=True)]
     if field in fit.dialect.assumed and field not in shown:
         return [Setting(field, fit.dialect.assumed[field], origin, assumed=True)]
+    if field == "tied_embeddings" and field not in shown:
+        # two that are equal may be one, or may just be equal: the source's configuration knows
+        return [Setting(field, True, f"{_FROM_TENSORS}, which are equal")]
     if field == _BY_LAYER:
         return [Setting(field, False, origin, assumed=True)]
     return []
 
 
 def _one_of(voices: list[Setting], fit: Fit) -> Setting:
-    spoken = [voice for voice in voices if not voice.assumed]
     if not voices:
         raise ModelError(
             "the number of heads is not in the tensors and the source has no configuration: "
             "say it with --n-heads."
         )
-    for one in spoken[1:]:
-        if one.value != spoken[0].value:
-            field = one.field
-            shown = fit.named(_SHOWN_BY[field]) if _SHOWN_BY.get(field) in fit.names else []
-            where = f" ({shown[-1]})" if shown and spoken[0].origin == _FROM_TENSORS else ""
+    first = voices[0]
+    for one in voices[1:]:
+        if one.value != first.value:
+            shown = fit.named(_SHOWN_BY[one.field]) if _SHOWN_BY.get(one.field) in fit.names else []
+            where = f" ({shown[-1]})" if shown and first.origin == _FROM_TENSORS else ""
             raise ModelError(
-                f"{spoken[0].origin}{where} say {field}={spoken[0].value}, and {one.origin} says "
+                f"{first.origin}{where} say {one.field}={first.value}, and {one.origin} says "
                 f"{one.value}: correct the one that is wrong."
             )
-    return voices[0]
+    return first
 
 
-def _scale(value: float | str, d_model: int, n_heads: int) -> float:
-    widths = {"d_head": d_model // n_heads, "d_model": d_model}
-    if isinstance(value, str):
-        if value not in widths:
-            raise ModelError(f"attn_scale={value!r} is neither a number, d_head nor d_model.")
-        return math.sqrt(widths[value])
-    return value
+def _scale(value: float | str | None, widths: Mapping[str, int]) -> float:
+    """A number as it is; the square root of a width by its name, of d_head when there is none."""
+    if value is not None and not isinstance(value, str):
+        return value
+    width = widths.get(value or "d_head")
+    if width is None:
+        raise ModelError(f"attn_scale={value!r} is neither a number, d_head nor d_model.")
+    return math.sqrt(width)
