@@ -7,7 +7,9 @@ never overflow and all continuations of one prefix lie side by side.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import torch
@@ -94,12 +96,15 @@ class NGrams:
                 f"Order {order} was asked for, but grams of 1 to {self.order} tokens were "
                 "counted: choose one of these or count longer ones."
             )
+        return next(islice(self.by_order(ids), order - 1, None))
+
+    def by_order(self, ids: Int[Tensor, "batch pos"]) -> Iterator[Float[Tensor, "batch pos token"]]:
+        """`probabilities` of order 1, 2 ... in turn, each made from the one before."""
         shape = (*ids.shape, self.d_vocab)
         p = torch.full(shape, 1 / self.d_vocab, dtype=torch.double).flatten(0, 1)
-        for length, found in enumerate(self.contexts(ids)[:order]):
-            known, gram = (found.flatten() >= 0).nonzero()[:, 0], found.flatten()
-            if not len(known):
-                break
+        for length, found in enumerate(self.contexts(ids)):
+            p, gram = p.clone(), found.flatten()
+            known = (gram >= 0).nonzero()[:, 0]
             # Contexts repeat, most of all the empty one.
             some, row = gram[known].unique(return_inverse=True)
             table = self.continuations(some, length)
@@ -108,7 +113,7 @@ class NGrams:
             # A gram that only ends the text has no continuations, and leaves p as it is.
             lower = torch.where(kinds > 0, kinds / total, 1.0)
             p[known] = (table / total)[row] + lower[row] * p[known]
-        return p.view(shape)
+            yield p.view(shape)
 
     def save(self, path: str | Path) -> None:
         """Write the tables as one safetensors file."""

@@ -75,10 +75,7 @@ def ngram_comparison(
         log_q = trace(model, ids, sites=[]).logits.double().log_softmax(-1)[:, :-1].cpu()
         after = ids.cpu()[:, 1:, None]
         own = -log_q.gather(-1, after)[..., 0].mean(-1)
-        rows = [
-            _compare(log_q, ngrams.probabilities(ids[:, :-1], order).log(), after, own)
-            for order in range(1, ngrams.order + 1)
-        ]
+        rows = [_compare(log_q, p.log(), after, own) for p in ngrams.by_order(ids[:, :-1])]
         # The model's own loss rides along as one more column.
         values = torch.cat([torch.stack(rows, 1).flatten(1), own[:, None]], dim=1)
         part = tally(values, first)
