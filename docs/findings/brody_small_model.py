@@ -67,7 +67,6 @@ def report(run: Path, text: Path | None, n_windows: int) -> str:
     for name in ("raw", "layernorm"):
         shares = per_head.sel(reading=name).to_numpy().tolist()
         rows.append([f"ours, keys of one head ({name})", *shares])
-    repeated = float((wide_ties(model, ids)).mean())
     return f"""### Keys that no query can select in a model of width 8 (Brody et al. 2023, table 2)
 
 Per cent of keys, by layer. Ours: {model.cfg.model_name}, {len(ids)} prompts of {ids.shape[1]}
@@ -75,18 +74,12 @@ characters.
 
 {table(["", "layer 0", "layer 1", "layer 2", "layer 3"], rows)}
 
-A key that occurs twice ties with itself and counts as unselectable; {100 * repeated:.1f} % of the
-first layer's keys do. Keys of one head have d_head = 2 dimensions: LayerNorm's guarantee holds
-for the 8-dimensional input of W_K, and 256 keys on a plane hide most of each other whatever the
+Fewer are hidden than in theirs because fewer compete: 256 keys to a prompt, not 768 to 1024. The
+scaling alone, which puts keys on one sphere, frees them all; removing the mean alone takes a
+dimension away and hides more. Keys of one head have d_head = 2 dimensions: the guarantee holds for
+the 8-dimensional input of W_K, and on a plane 256 keys hide most of each other whatever the
 normalisation. Their table is about the full width; what attention ranks is the head's keys.
 """
-
-
-def wide_ties(model, ids) -> torch.Tensor:
-    """1.0 where a first-layer state equals an earlier or later one of its prompt."""
-    x = trace(model, ids)["resid_pre", 0]
-    same = (x[:, :, None] == x[:, None]).all(-1).sum(-1) > 1
-    return same.double()
 
 
 if __name__ == "__main__":
