@@ -27,9 +27,9 @@ from token_strip import token_strip
 if TYPE_CHECKING:
     from transformer_lens import HookedTransformer
 
-PROMPT = "KING RICHARD:\nGood morrow to the prin"
-CORRUPT = "KING RICHARD:\nGood morrow to the fain"
-"""differs from PROMPT in the letters that decide between "prince" and "faint" """
+PROMPT = "JULIET:\nGood night! Parting is such sweet sorr"
+CORRUPT = "JULIET:\nGood night! Parting is such sweet merr"
+"""differs from PROMPT in the two letters that decide between "sorrow" and "merry" """
 AUTOMATIC = None
 _MOST_OPTIONS = 2000
 """a larger vocabulary offers its likeliest tokens only"""

@@ -103,6 +103,15 @@ def test_the_shipped_model_is_what_opens(view, open_page):
     assert str(slider.value) == slider.options[-1]
 
 
+@pytest.mark.skipif(len(shipped_runs()) < 2, reason="one run is shipped")
+@pytest.mark.parametrize("view", VIEWS)
+def test_every_shipped_model_has_content(view, open_page):
+    for run in shipped_runs():
+        app = open_page(view, folder=CHECKPOINTS, model=run.name)
+        assert sentences(app) == []
+        assert len(charts(app)) == N_CHARTS[view]
+
+
 def test_no_runs_gives_one_sentence(open_page, tmp_path):
     told = sentences(open_page("lens", folder=tmp_path))
     assert len(told) == 1
