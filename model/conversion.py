@@ -244,9 +244,9 @@ def _rearrange(
     if here == there and isinstance(tensor, Tensor):
         return tensor
     axes = set(itertools.chain(*dimensions(here)))
-    return rearrange(
-        tensor, f"{here} -> {there}", **{a: n for a, n in extents.items() if a in axes}
-    )
+    together = tensor if isinstance(tensor, Tensor) else torch.stack(tensor)
+    lengths = {axis: n for axis, n in extents.items() if axis in axes}
+    return rearrange(together, f"{here} -> {there}", **lengths)
 
 
 def _spread(stored: Stored) -> list[str]:

@@ -136,7 +136,7 @@ def compare(
                 worst[site] = max(worst.get(site, 0.0), difference)
                 scale = max(1.0, value[value.isfinite()].abs().max().item())
                 allowed[site] = max(allowed.get(site, 0.0), tolerance * scale)
-            del expected, found, value  # before the next ones are made
+            del expected, found  # before the next ones are made
         columns |= {_name(dtype): worst, f"{_name(dtype)}_allowed": allowed}
     return pd.DataFrame(columns).rename_axis("site")
 

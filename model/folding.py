@@ -112,10 +112,10 @@ def _fold_ln(gpt: GPT) -> None:
         if block.ln2 is not None and block.mlp is not None:
             readers.append((block.ln2, block.mlp.in_proj))
     for ln, linear in readers:
-        linear.bias += linear.weight @ ln.bias
-        linear.weight *= ln.weight
+        linear.bias.add_(linear.weight @ ln.bias)
+        linear.weight.mul_(ln.weight)
         # a normalized vector has no mean, so what would read it may go
-        linear.weight -= linear.weight.mean(dim=1, keepdim=True)
+        linear.weight.sub_(linear.weight.mean(dim=1, keepdim=True))
         ln.weight.fill_(1.0)
         ln.bias.zero_()
 
@@ -123,21 +123,21 @@ def _fold_ln(gpt: GPT) -> None:
 def _fold_value_biases(gpt: GPT) -> None:
     for block in gpt.layers:
         _, _, b_V = block.attn.qkv_proj.bias.chunk(3)
-        block.attn.out_proj.bias += block.attn.out_proj.weight @ b_V
+        block.attn.out_proj.bias.add_(block.attn.out_proj.weight @ b_V)
         b_V.zero_()
 
 
 def _center_writing_weights(gpt: GPT) -> None:
-    gpt.embed.weight -= gpt.embed.weight.mean(dim=1, keepdim=True)
-    gpt.pos_embed.weight -= gpt.pos_embed.weight.mean(dim=1, keepdim=True)
+    gpt.embed.weight.sub_(gpt.embed.weight.mean(dim=1, keepdim=True))
+    gpt.pos_embed.weight.sub_(gpt.pos_embed.weight.mean(dim=1, keepdim=True))
     for linear in (linear for block in gpt.layers for linear in _writers(block)):
-        linear.weight -= linear.weight.mean(dim=0)
-        linear.bias -= linear.bias.mean()
+        linear.weight.sub_(linear.weight.mean(dim=0))
+        linear.bias.sub_(linear.bias.mean())
 
 
 def _center_unembed(gpt: GPT) -> None:
-    gpt.unembed.weight -= gpt.unembed.weight.mean(dim=0)
-    gpt.unembed.bias -= gpt.unembed.bias.mean()
+    gpt.unembed.weight.sub_(gpt.unembed.weight.mean(dim=0))
+    gpt.unembed.bias.sub_(gpt.unembed.bias.mean())
 
 
 def _writers(block: Block) -> list[torch.nn.Linear]:

@@ -137,12 +137,12 @@ def _in_folder(folder: Path) -> tuple[PreTrainedTokenizerFast | None, str]:
 
 
 def _gpt2() -> PreTrainedTokenizerFast:
-    from transformers import GPT2TokenizerFast
+    from transformers import AutoTokenizer
 
     from .tokenizer import wrap
 
     try:
-        return wrap(GPT2TokenizerFast.from_pretrained(GPT2).backend_tokenizer)
+        return wrap(AutoTokenizer.from_pretrained(GPT2).backend_tokenizer)
     except Exception as error:  # offline, no cache, a proxy: the library raises anything
         raise ModelError(
             f"GPT-2's tokenizer is neither cached nor within reach ({type(error).__name__}): "

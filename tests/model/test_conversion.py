@@ -277,7 +277,7 @@ REFUSED: dict[str, tuple[tuple[dict[str, Any], dict[str, Any]], str]] = {
         r"\(lm_head\.weight\) say tied_embeddings=False",
     ),
     "no dialect of that name": (altered({}, dialect="gpt5"), "there is no dialect 'gpt5': use one"),
-    "the wrong dialect": (altered({}, dialect="lecture"), r"no known GPT has tensors named|lecture"),
+    "the wrong dialect": (altered({}, dialect="lecture"), "no known GPT has tensors named"),
     "an attention scale of nothing": (altered({}, attn_scale="head"), "attn_scale='head'"),
     "nothing in it": (({}, {}), "holds no state dict but nothing"),
 }  # fmt: skip
@@ -346,7 +346,7 @@ def test_a_tokenizer_that_does_not_fit_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="has 62 tokens and the embedding 61 rows"):
         convert(path, tokenizer=long)
     (tmp_path / "gap.json").write_text(json.dumps({"a": 0, "b": 2}))
-    with pytest.raises(ModelError, match="ids in gap.json are not 0, 1, 2"):
+    with pytest.raises(ModelError, match=r"ids in gap\.json are not 0, 1, 2"):
         convert(path, tokenizer=tmp_path / "gap.json")
     with pytest.raises(ModelError, match="there is no tokenizer at"):
         convert(path, tokenizer=tmp_path / "none.json")
