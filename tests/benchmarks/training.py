@@ -1,0 +1,226 @@
+"""How fast this GPT trains, and how well: beside a plain per-head GPT and Hugging Face's GPT-2.
+
+    python tests/benchmarks/training.py [--text tinyshakespeare.txt] [--quick]
+
+Speed: tokens a second of a whole step (forward, backward, clipping, fused AdamW) of the three
+models at the course shape, in turns, each the median of its rounds; and of this GPT with the
+optimizers it is really trained with.
+
+Quality: the default recipe against nanoGPT's recipe on GPT2LMHeadModel of the same shape, both on
+1,536,000 tokens of the same text and scored on its whole validation split. Seconds are steps times
+the median step: evaluation is not counted, for either.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import math
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from per_head_reference import PerHeadGPT
+
+from model import GPT, PRESETS, GPTConfig
+from model.corpus import Corpus, tiny_shakespeare, tokenise
+from model.gpt import IGNORE_INDEX, next_token_loss
+from model.optimizers import make_optimizers
+from model.recipe import Recipe
+from model.recorder import HISTORY
+from model.throughput import matmul_rate, model_flops_utilisation
+from model.training import train
+
+TARGET = 1.8857
+"""where nanoGPT's own CPU recipe ends"""
+STEPS, BATCH = 2000, 12
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--text", help="the text (default: tiny Shakespeare, downloaded)")
+    parser.add_argument("--quick", action="store_true", help="a smoke run: a few steps of each")
+    args = parser.parse_args()
+    corpus = tokenise([args.text or tiny_shakespeare()])
+    config = GPTConfig.from_dict(PRESETS["course"].to_dict() | {"d_vocab": corpus.d_vocab})
+    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads\n")
+    speed(config, rounds=2 if args.quick else 9)
+    quality(config, corpus, *((6, 6) if args.quick else (STEPS, 50)))
+
+
+# Speed
+
+
+def hugging_face_gpt2(config: GPTConfig) -> nn.Module:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    shape = GPT2Config(
+        vocab_size=config.d_vocab,
+        n_positions=config.n_ctx,
+        n_embd=config.d_model,
+        n_layer=config.n_layers,
+        n_head=config.n_heads,
+        activation_function="gelu",
+        resid_pdrop=0.0,
+        embd_pdrop=0.0,
+        attn_pdrop=0.0,
+        use_cache=False,
+        bos_token_id=None,
+        eos_token_id=None,
+    )
+    return GPT2LMHeadModel(shape)
+
+
+def training_step(
+    model: nn.Module,
+    logits_of: Callable[[Tensor], Tensor],
+    optimizers: list[torch.optim.Optimizer] | None = None,
+) -> Callable[[Tensor, Tensor], None]:
+    optimizers = optimizers or [torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)]
+
+    def step(x: Tensor, y: Tensor) -> None:
+        next_token_loss(logits_of(x), y).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+
+    return step
+
+
+def speed(config: GPTConfig, rounds: int) -> None:
+    torch.manual_seed(0)
+    ours, muon_gpt = GPT(config), GPT(config)
+    plain, gpt2 = PerHeadGPT(config), hugging_face_gpt2(config)
+    muon = list(make_optimizers(muon_gpt, Recipe(steps=STEPS)))
+    steps = {
+        "this GPT": training_step(ours, ours),
+        "per-head reference": training_step(plain, plain),
+        "GPT2LMHeadModel": training_step(gpt2, lambda ids: gpt2(input_ids=ids).logits),
+        "this GPT with Muon": training_step(muon_gpt, muon_gpt, muon),
+    }
+    rate = matmul_rate(torch.device("cpu"))
+    print(
+        f"{'tokens a second of a training step':36}"
+        + "".join(f"{f'batch {b}':>12}" for b in (12, 64))
+    )
+    median: dict[tuple[str, int], float] = {}
+    for batch in (12, 64):
+        ids = torch.randint(config.d_vocab, (batch, config.n_ctx + 1))
+        seconds: dict[str, list[float]] = {name: [] for name in steps}
+        for _ in range(rounds + 1):
+            for name, step in steps.items():
+                start = time.perf_counter()
+                for _ in range(max(1, 120 // batch)):
+                    step(ids[:, :-1], ids[:, 1:])
+                seconds[name].append((time.perf_counter() - start) / max(1, 120 // batch))
+        for name, times in seconds.items():  # the first round warms up
+            median[name, batch] = batch * config.n_ctx / statistics.median(times[1:])
+    for name in steps:
+        print(f"{name:36}" + "".join(f"{median[name, b]:12,.0f}" for b in (12, 64)))
+    for other in ("per-head reference", "GPT2LMHeadModel"):
+        ratios = (median["this GPT", b] / median[other, b] for b in (12, 64))
+        print(f"{f'this GPT / {other}':36}" + "".join(f"{ratio:12.2f}" for ratio in ratios))
+    used = (model_flops_utilisation(config, median["this GPT", b], rate) for b in (12, 64))
+    print(
+        f"{'model FLOP utilisation of this GPT':36}" + "".join(f"{share:12.0%}" for share in used)
+    )
+    print()
+
+
+# Quality
+
+
+def quality(config: GPTConfig, corpus: Corpus, steps: int, every: int) -> None:
+    rows = [("recipe", "final loss", f"tokens to {TARGET}", "seconds to it", "ms a step")]
+    for name, losses, step_seconds in (
+        ("this GPT, default recipe", *ours_by_default(config, corpus, steps, every)),
+        ("GPT2LMHeadModel, nanoGPT's", *gpt2_as_nanogpt(config, corpus, steps, every)),
+    ):
+        reached = next((step for step, loss in losses.items() if loss <= TARGET), None)
+        tokens = "not reached" if reached is None else f"{reached * BATCH * config.n_ctx:,}"
+        beyond = ">" if reached is None else ""
+        seconds = f"{beyond}{(reached or steps) * step_seconds:.1f}"
+        rows.append((name, f"{losses[steps]:.4f}", tokens, seconds, f"{step_seconds * 1e3:.1f}"))
+    for row in rows:
+        print(f"{row[0]:28}" + "".join(f"{cell:>18}" for cell in row[1:]))
+
+
+def ours_by_default(
+    config: GPTConfig, corpus: Corpus, steps: int, every: int
+) -> tuple[dict[int, float], float]:
+    """The whole validation loss by step, and the median seconds of a step."""
+    recipe = Recipe(steps=steps, batch_size=BATCH, evaluate_every=every)
+    times: list[float] = []
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "run"
+        train(
+            config,
+            corpus,
+            recipe,
+            out,
+            on_step=lambda step, loss: times.append(time.perf_counter()),
+        )
+        lines = (out / HISTORY).read_text().splitlines()
+    columns = lines[0].split(",")
+    step, loss = columns.index("step"), columns.index("val_loss")
+    cells = [line.split(",") for line in lines[1:]]
+    losses = {int(row[step]): float(row[loss]) for row in cells if row[loss]}
+    return losses, statistics.median(b - a for a, b in itertools.pairwise(times))
+
+
+def gpt2_as_nanogpt(
+    config: GPTConfig, corpus: Corpus, steps: int, every: int
+) -> tuple[dict[int, float], float]:
+    """nanoGPT's CPU recipe (its README and train_shakespeare_char.py) on Hugging Face's model."""
+    torch.manual_seed(1337)
+    gpt2 = hugging_face_gpt2(config)
+    matrices = [p for p in gpt2.parameters() if p.ndim >= 2]
+    vectors = [p for p in gpt2.parameters() if p.ndim < 2]
+    groups = [{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0}]
+    adamw = torch.optim.AdamW(groups, lr=1e-3, betas=(0.9, 0.99), fused=True)
+    losses, times = {}, []
+    for step in range(steps + 1):
+        if step % every == 0:
+            losses[step] = whole_loss(gpt2, corpus, config.n_ctx)
+        if step == steps:
+            break
+        start = time.perf_counter()
+        warmup, progress = min(1.0, (step + 1) / 101), max(0.0, (step - 100) / (steps - 100 or 1))
+        rate = (
+            1e-4 + 9e-4 * 0.5 * (1 + math.cos(math.pi * progress)) if step > 100 else 1e-3 * warmup
+        )
+        for group in adamw.param_groups:
+            group["lr"] = rate
+        x, y = corpus.batch(step, n_windows=BATCH, n_ctx=config.n_ctx, seed=1337)
+        next_token_loss(gpt2(input_ids=x).logits, y).backward()
+        nn.utils.clip_grad_norm_(gpt2.parameters(), 1.0)
+        adamw.step()
+        adamw.zero_grad()
+        times.append(time.perf_counter() - start)
+    return losses, statistics.median(times)
+
+
+@torch.no_grad()
+def whole_loss(gpt2: nn.Module, corpus: Corpus, n_ctx: int) -> float:
+    total, count = 0.0, 0
+    for x, y in corpus.validation(n_windows=128, n_ctx=n_ctx):
+        logits = gpt2(input_ids=x).logits.flatten(0, 1)
+        total += float(
+            F.cross_entropy(logits, y.flatten(), ignore_index=IGNORE_INDEX, reduction="sum")
+        )
+        count += int((y != IGNORE_INDEX).sum())
+    return total / count
+
+
+if __name__ == "__main__":
+    main()
