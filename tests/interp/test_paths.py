@@ -105,7 +105,12 @@ def test_planted_edges_are_found_with_precision_and_recall_one(layer_norm):
         edges = _large(path_patching(model, pair, metric).change[0])
         assert edges == truth
         found |= edges
-    assert found | _position_edges(model, metric) == zoo.INDUCTION_EDGES
+    if not layer_norm:
+        # With LayerNorm, positions in a wrong order soften L0H0's attention, so that it writes a
+        # shorter vector and moves the divisor of all that read after it: a real effect besides.
+        found |= _position_edges(model, metric)
+    expected = {edge for edge in zoo.INDUCTION_EDGES if not layer_norm or edge[0] != "pos_embed"}
+    assert found == expected
 
 
 def _large(change):
