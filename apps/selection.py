@@ -102,8 +102,9 @@ def choose(runs: dict[str, Path], needs: Sequence[str]) -> Selection:
         words = _vocabulary(model)
         ranked = _next_logits(model, prompt, pos).argsort(descending=True)
         target, contrast = _choose_tokens(words, ranked, asked)
-        layer = _number("layer", "Layer", model.cfg.n_layers, 0, asked, "layer" in needs)
-        head = _number("head", "Head", model.cfg.n_heads, 0, asked, "head" in needs)
+        n_layers, n_heads = model.cfg.n_layers, model.cfg.n_heads
+        layer = _number("layer", "Layer", n_layers, n_layers // 2, asked, "layer" in needs)
+        head = _number("head", "Head", n_heads, n_heads // 2, asked, "head" in needs)
         corrupt = _choose_corrupt(model, prompt, pos, "corrupt" in needs)
     st.session_state["asked"] = {}
     selection = Selection(

@@ -30,8 +30,7 @@ st.markdown(
     "Read the residual stream after each sublayer as if it were the last. Each cell shows the "
     "token it would say next; click one for its ten best."
 )
-choices = st.container(horizontal=True, gap="large")
-measure = choices.segmented_control(
+measure = st.segmented_control(
     "Colour", list(MEASURES), key="measure", bind="query-params", required=True,
     default=next(iter(MEASURES)),
 )  # fmt: skip
@@ -42,8 +41,7 @@ lens = page.ask(
     "lens", interp.logit_lens, at.prompt, target=at.token(at.target), top=top, logits=True
 )
 states = [str(state) for state in lens["state"].to_numpy()]
-with choices:
-    state = choose_state(states)
+state = choose_state(states)
 page.draw(
     "grid",
     figures.lens_grid,

@@ -131,15 +131,15 @@ def test_a_person_walks_through_it_and_the_link_opens_the_same_view(visit):
           const chart = document.querySelector(".js-plotly-plot");
           const { xaxis, yaxis } = chart._fullLayout;
           const box = chart.getBoundingClientRect();
-          const [x, y] = [chart._fullData[1].x[4], chart._fullData[1].y[4]];
+          const [x, y] = [chart._fullData[1].x[2], chart._fullData[1].y[2]];
           return [box.left + xaxis._offset + xaxis.d2p(x), box.top + yaxis._offset + yaxis.d2p(y)];
         }"""
     )
     witness.page.mouse.move(*middle)
     witness.page.wait_for_timeout(200)
     witness.page.mouse.click(*middle)
-    witness.wait_for_url("layer=1")
-    assert "head=1" in witness.page.url
+    witness.wait_for_url("layer=0")
+    assert "head=2" in witness.page.url
 
     witness.page.locator(TOKENS).nth(4).click()
     witness.wait_for_url("pos=4")
@@ -148,10 +148,10 @@ def test_a_person_walks_through_it_and_the_link_opens_the_same_view(visit):
     strip.press("ArrowLeft")
     witness.wait_for_url("pos=2")
     assert witness.chosen == 2
-    strip.press("ArrowUp")
-    witness.page.wait_for_function("!location.href.includes('layer=1')", polling=100)
+    strip.press("ArrowDown")
+    witness.page.wait_for_function("!location.href.includes('layer=0')", polling=100)
     settle(witness.page)
-    assert "attention_head(patterns, 0, 1, query_pos=2)" in witness.code
+    assert "attention_head(patterns, 1, 2, query_pos=2)" in witness.code
 
     witness.page.get_by_role("link", name="Attribution").click()
     witness.wait_for_url("/attribution")
