@@ -69,8 +69,8 @@ def report(run: Path, text: Path | None, n_windows: int) -> str:
         rows.append([f"ours, keys of one head ({name})", *shares])
     return f"""### Keys that no query can select in a model of width 8 (Brody et al. 2023, table 2)
 
-Per cent of keys, by layer. Ours: {model.cfg.model_name}, {len(ids)} prompts of {ids.shape[1]}
-characters.
+Per cent of keys, by layer. Ours: {model.cfg.model_name}, prompts of {ids.shape[1]} characters
+({len(ids)} of them).
 
 {table(["", "layer 0", "layer 1", "layer 2", "layer 3"], rows)}
 

@@ -24,7 +24,7 @@ from model import Run, load
 
 def through_training(run: Path, text: Path | None, n_windows: int) -> str:
     """One row a snapshot."""
-    steps = Run.open(run).steps()
+    steps = Run.open(run).steps
     last = len(steps) - 1
     chosen = sorted({steps[round(i * last / 11)] for i in range(12)} | {steps[0], steps[-1]})
     rows = []
@@ -93,7 +93,7 @@ def at_the_end(run: Path, text: Path | None, n_windows: int) -> str:
     ]
     lowest = ceiling["probability"].to_numpy().argsort()[:5]
     rare = ", ".join(
-        f"{ceiling['tokens'].to_numpy()[i]!r} {float(ceiling['probability'][i]):.4f} "
+        f"{str(ceiling['tokens'].to_numpy()[i])!r} {float(ceiling['probability'][i]):.4f} "
         f"(seen {float(seen[i]):.4f})"
         for i in lowest
     )
@@ -126,9 +126,11 @@ directions unread. The neuron that writes most into them puts
 
 def page(run: Path, text: Path | None, n_windows: int, width8: Path) -> str:
     """The whole page."""
+    training = through_training(run, text, n_windows)
+    end = at_the_end(run, text, n_windows)
     sections = [
-        brody_random_keys.report(20),
-        brody_small_model.report(brody_small_model.trained(width8, text, 2000), text, 4),
+        brody_random_keys.report(10),
+        brody_small_model.report(brody_small_model.trained(width8, text, 2000), text, 1),
         gupta_orthogonal.report(run, text, n_windows),
         riechers_axes.report(run),
         norm_growth.report(run, text, n_windows),
@@ -143,9 +145,9 @@ held-out text.
 
 kappa = eps / sigma^2 (median): how much epsilon matters. Below 1e-4 it does not.
 
-{through_training(run, text, n_windows)}
+{training}
 
-{at_the_end(run, text, n_windows)}
+{end}
 ## Published results beside ours
 
 {chr(10).join(sections)}"""
@@ -155,5 +157,6 @@ if __name__ == "__main__":
     parser = options(__doc__)
     parser.add_argument("--width8", type=Path, default=Path("runs/width8"))
     parser.add_argument("--page", type=Path, default=Path(__file__).with_name("sphere.md"))
+    parser.set_defaults(windows=16)
     args = parser.parse_args()
     args.page.write_text(page(args.run, args.text, args.windows, args.width8), encoding="utf-8")
