@@ -58,9 +58,9 @@ Theirs: about 30 %. Ours: median over heads {float(undone.median()):.1f} % (of t
 
 Each head at the 2 % of tokens where its direct effect on the correct next token is largest in
 size. A negative number: LayerNorm adds to the loss instead. The rescaling is the exact closed
-form, with nothing run again. Theirs is on large models, ours on one of {model.cfg.n_layers} layers. The share
-depends on where the logit's zero is put, because rescaling multiplies it: so there are two columns,
-and neither means much for a head whose direct effect is near 0.
+form, with nothing run again. Theirs is on large models, ours on one of {model.cfg.n_layers} layers.
+The share depends on where the logit's zero is put, because rescaling multiplies it: so
+there are two columns, and neither means much for a head whose direct effect is near 0.
 """
 
 
