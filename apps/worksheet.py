@@ -49,6 +49,8 @@ class Check:
 
 @dataclass
 class Worksheet:
+    """The calls, figures and checks of one page, in the order in which the view makes them."""
+
     selection: Selection = field(default_factory=current)
     lines: list[str] = field(default_factory=list)
     imports: dict[str, set[str]] = field(default_factory=dict)
@@ -63,7 +65,9 @@ class Worksheet:
     def __post_init__(self) -> None:
         for name in TEXTS:
             text = getattr(self.selection, name)
-            self.names[id(text)] = (name, repr(text))
+            # Python keeps one object for each single letter, so that could as well be a target.
+            if len(text) > 1:
+                self.names[id(text)] = (name, repr(text))
 
     def ask(
         self, name: str, analysis: Callable[..., Answer], *arguments: Any, **settings: Any
