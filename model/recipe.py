@@ -104,9 +104,12 @@ class Recipe:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Recipe:
-        lists = {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
+        given: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in values.items()
+        }
         try:
-            return cls(**(values | lists))
+            return cls(**given)
         except TypeError as error:
             raise ModelError(
                 f"the recipe is not one of this version ({error}): train again."
