@@ -9,6 +9,7 @@ from .circuits import copying_scores as copying_scores
 from .circuits import direct_path as direct_path
 from .circuits import ov_circuit as ov_circuit
 from .circuits import qk_circuit as qk_circuit
+from .clusters import cluster_heads as cluster_heads
 from .composition import composition_scores as composition_scores
 from .direct import accumulated_contributions as accumulated_contributions
 from .direct import neuron_attribution as neuron_attribution
@@ -20,7 +21,6 @@ from .edges import edge_attribution as edge_attribution
 from .engine import Trace as Trace
 from .engine import trace as trace
 from .errors import InputError as InputError
-from .heads import cluster_heads as cluster_heads
 from .heads import copy_suppression as copy_suppression
 from .heads import edit_pattern as edit_pattern
 from .heads import head_scores_over as head_scores_over

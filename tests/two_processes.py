@@ -14,7 +14,15 @@ from pathlib import Path
 import torch
 from random_models import random_hooked
 
-from interp import count_ngrams, loss_by_position, neuron_statistics, ngram_comparison
+from interp import (
+    count_ngrams,
+    effective_context,
+    head_scores_over,
+    loss_by_position,
+    neuron_statistics,
+    ngram_comparison,
+    position_token_split,
+)
 from interp.corpus import process
 
 TEXT = torch.randint(0, 11, (170,), generator=torch.Generator().manual_seed(6))
@@ -27,6 +35,9 @@ def everything() -> dict[str, object]:
     return {
         "neurons": neuron_statistics(model, TEXT, top=4, batch_size=5),
         "loss": loss_by_position(model, TEXT, batch_size=5),
+        "heads": head_scores_over(model, TEXT, batch_size=5),
+        "split": position_token_split(model, TEXT, batch_size=5),
+        "context": effective_context(model, TEXT, batch_size=5),
         "ngrams": ngram_comparison(model, ngrams, TEXT, batch_size=5),
     }
 

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import xarray as xr
 from shared import options, table
+from torch import Tensor
 from transformer_lens import HookedTransformer
 
 import interp
@@ -55,7 +55,7 @@ def heads(model: HookedTransformer, held_out: str) -> str:
     return f"""## Heads
 
 Attention scores are means over all {on_text.attrs["settings"]["windows"]} windows of held-out
-text; induction is measured on random blocks of 32 characters read twice, where nothing but
+text. Induction is measured on random blocks of 32 characters read twice, where nothing but
 matching can help, beside the same cells after the second copy is shuffled. Copying is the
 eigenvalue score of the OV circuit (1: raises what it attends to; -1: takes it down).
 
@@ -91,7 +91,7 @@ def statistics(model: HookedTransformer, ngrams: interp.NGrams, held_out: str) -
     header = ["Witten-Bell", "loss, nats", "above the model's", "KL(model, n-gram)"]
     header += ["KL(n-gram, model)", "same top character, %"]
     nearest = {
-        name: int(beside["order"][int(beside[name].argmin())])
+        name: int(beside["order"][int(beside[name].argmin("order"))])
         for name in ("kl_model_ngram", "kl_ngram_model")
     }
     direct = interp.direct_path_against_bigram(model, ngrams)
@@ -135,18 +135,18 @@ def context(model: HookedTransformer, held_out: str) -> str:
 
 {table(["position", "loss there, nats"], loss_rows)}
 
-The last 8 positions are predicted {_interval(losses, "in_context")} nats worse than positions 8 to
-15 (below 0: better). On random characters read twice the second copy costs
+The last 8 positions cost {_interval(losses, "in_context")} nats more than positions 8 to 15
+(below 0: later is easier). On random characters read twice the second copy costs
 {_interval(blocks, "second_minus_first")} nats more than the first (below 0: it is copied).
 
-Keeping the last n characters of a window and replacing all older ones (512 windows, last
-position):
+Keeping the last n characters of a window and replacing all older ones
+({near.attrs["settings"]["windows"]} windows, last position):
 
 {table(["n", "KL(whole, resampled), nats", "same top character"], near_rows)}
 """
 
 
-def depth(model: HookedTransformer, translators: interp.Translators, held_out: np.ndarray) -> str:
+def depth(model: HookedTransformer, translators: interp.Translators, held_out: Tensor) -> str:
     """What each state says, through both lenses, and what it is made of."""
     plain = interp.logit_lens(model, held_out)
     tuned = interp.tuned_lens(model, held_out, translators)
@@ -233,7 +233,7 @@ def page(run: Path, text: Path | None, n_windows: int, steps: int) -> str:
     with interp.progress_bar("tuned lens") as progress:
         translators = interp.fit_tuned_lens(model, train, steps=steps, progress=progress)
     translators.save(run / "tuned_lens.safetensors")
-    rows = windows(model, held_out, at_most=n_windows).rows
+    rows = windows(model, held_out, at_most=n_windows).at(slice(None))
     return f"""# Heads, stream and text in `{run.name}`
 
 Written by `python docs/findings/residual.py`. Held-out text is the last tenth of tiny Shakespeare,

@@ -18,7 +18,7 @@ from interp import (
     head_scores_over,
     moved_by_heads,
 )
-from interp.heads import average_linkage
+from interp.clusters import average_linkage
 
 CLOSE = {"rtol": 1e-10, "atol": 1e-10}
 
@@ -103,6 +103,8 @@ def test_patterns_that_cannot_be_are_refused(model):
         {(2, 0, 2, 1): 0.5},
         {(0, 0, 5, 1): 0.8, (0, 0, 5, 2): 0.3},
         {(0, 0, 0, 0): 0.5},
+        {(0, 0, 5, 1): -0.1},
+        {(0, 0, 5, 1): 1.1},
     ):
         with pytest.raises(InputError):
             edit_pattern(model, random_ids(4), cells)

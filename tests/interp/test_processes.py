@@ -35,7 +35,7 @@ def test_two_gloo_processes_equal_one(tmp_path):
     ]
     try:
         alone = everything()
-        assert [child.wait(timeout=120) for child in started] == [0, 0]
+        assert [child.wait(timeout=300) for child in started] == [0, 0]
     finally:
         for child in started:
             child.kill()
