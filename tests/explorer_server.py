@@ -109,7 +109,7 @@ def settle(page: Page) -> None:
           return Boolean(idle && !stale && ((drawn && foot) || (refused && !foot)));
         }""",
         polling=100,  # animation frames stop while software draws a 3-D view
-        timeout=60_000,
+        timeout=120_000,
     )
     page.wait_for_timeout(250)
 
