@@ -248,7 +248,7 @@ which training left out.
 
 if __name__ == "__main__":
     parser = options(__doc__)
-    parser.add_argument("--steps", type=int, default=400, help="of fitting the tuned lens")
+    parser.add_argument("--steps", type=int, default=150, help="of fitting the tuned lens")
     parser.add_argument("--page", type=Path, default=Path(__file__).with_name("residual.md"))
     args = parser.parse_args()
     written = page(args.run, args.text, args.windows, args.steps)
