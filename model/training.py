@@ -1,7 +1,8 @@
 """The training loop.
 
     python -m model.training ...                   the same as `orrery train ...`
-    accelerate launch -m model.training ...        on several processes, GPUs or machines
+    accelerate launch -m model.training ...        on several GPUs or machines
+    ACCELERATE_USE_CPU=true torchrun --nproc_per_node 2 -m model.training ...     on CPUs
 
 Each update is fixed by the weights, the optimizers, the seed and the step, whatever the number of
 processes: the batch of a step is drawn for all of them, and each takes its share.
