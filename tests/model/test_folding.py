@@ -13,7 +13,12 @@ from model.equivalence import gpt_sites, hooked_sites
 from model.folding import LOG_PROBS, MAY_CHANGE, fold, prove_folding
 
 IDS = {"random ids": random_ids()}
-CHOICES = [c for n in range(5) for c in itertools.combinations(MAY_CHANGE, n)]
+CHOICES = [
+    *itertools.combinations(MAY_CHANGE, 1),
+    ("fold_value_biases", "fold_ln"),
+    ("center_unembed", "fold_ln"),
+    tuple(MAY_CHANGE),
+]
 
 
 @pytest.mark.parametrize("options", CHOICES, ids="+".join)
