@@ -11,6 +11,7 @@ import sys
 import numpy as np
 import pytest
 import tiny_training as tiny
+import torch
 
 import model.corpus as corpus_module
 from model.checkpoint import Run
@@ -77,6 +78,7 @@ def test_train_takes_a_folder_of_token_files(tmp_path):
 
 @pytest.mark.slow
 def test_the_induction_task_is_learned(capsys):
+    torch.set_num_threads(1)
     assert main(["train", "--task", "induction", "--out", "run"]) == 0
     assert info("run")["val_loss"] < 0.05
 
@@ -128,7 +130,7 @@ def losses(out) -> list[float]:
 def test_two_processes_draw_the_loss_curve_of_one(tmp_path):
     command = ["--text", "text.txt", *SIZES, "--save-every", "0"]
     assert main(["train", *command, "--out", "one"]) == 0
-    launch = "torch.distributed.run --nproc_per_node 2 --master_port".split()
+    launch = ["torch.distributed.run", "--nproc_per_node", "2", "--master_port"]
     launch += [port(), "--module", "model.training", *command, "--out", "two"]
     # on CPUs `accelerate launch` starts one process only; Accelerate reads torchrun's environment
     done = subprocess.run(
