@@ -88,9 +88,15 @@ def choose(runs: dict[str, Path], needs: Sequence[str]) -> Selection:
     asked = st.session_state["asked"]
     with st.sidebar:
         run, step, model = _choose_model(runs, asked)
+        usual = PROMPT if _reads(model, PROMPT) else _plain(model)
+        # A prompt that nobody touched follows the model.
+        before = st.session_state.get("usual_prompt", usual)
+        if before != usual and st.session_state.get("prompt") == before:
+            st.session_state["prompt"] = usual
+        st.session_state["usual_prompt"] = usual
         prompt = st.text_area(
             "Prompt",
-            PROMPT if _reads(model, PROMPT) else _plain(model),
+            usual,
             key="prompt",
             bind="query-params",
             height=140,

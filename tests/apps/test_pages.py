@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from conftest import CHECKPOINTS, shipped_runs
 from explorer_pages import VIEWS, charts, sentences
+from tiny_run import write_run
 
 import interp
 from interp import figures
@@ -110,6 +111,17 @@ def test_every_shipped_model_has_content(view, open_page):
         app = open_page(view, folder=CHECKPOINTS, model=run.name)
         assert sentences(app) == []
         assert len(charts(app)) == N_CHARTS[view]
+
+
+def test_an_untouched_prompt_follows_the_model(open_page, tmp_path):
+    write_run(tmp_path / "a_any")
+    write_run(tmp_path / "b_four_letters", characters="wxyz")
+    app = open_page("lens", folder=tmp_path, prompt="abc")
+    (told,) = sentences(app.selectbox(key="model").set_value("b_four_letters").run())
+    assert "'a' at position 0" in told
+    app = open_page("lens", folder=tmp_path)
+    assert sentences(app.selectbox(key="model").set_value("b_four_letters").run()) == []
+    assert sentences(app.selectbox(key="model").set_value("a_any").run()) == []
 
 
 def test_no_runs_gives_one_sentence(open_page, tmp_path):
