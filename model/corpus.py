@@ -28,7 +28,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from .errors import ModelError
-from .files import write_atomically, write_text
+from .files import read_json, write_atomically, write_json, write_text
 from .gpt import IGNORE_INDEX
 from .tokenizer import (
     character_tokenizer,
@@ -50,6 +50,8 @@ CACHE = "ORRERY_CACHE"
 """The environment variable that moves the folder for downloads and token files."""
 
 TRAIN, VALIDATION, TOKENIZER, META = "train.bin", "val.bin", "tokenizer.json", "meta.pkl"
+MADE_FROM = "made_from.json"
+"""What the token files of a text were made from, as a hash."""
 PIECE = SCAN = 1 << 22
 """Bytes of text and of token files read at a time: a corpus larger than memory passes through."""
 
@@ -179,12 +181,12 @@ def tokenise(
 
     Args:
         tokenizer: one token a character of the text when not given.
-        folder: where the token files go; the cache when not given, where the same text with the
-            same tokenizer is found again.
+        folder: where the token files go, and are found again for the same text, tokenizer and
+            split; a folder of the cache when not given.
 
     Raises:
         ModelError: when a file is missing, is not UTF-8 or is empty, or holds a character that
-            the tokenizer lacks.
+            the tokenizer lacks, or when `folder` holds other tokens.
     """
     if not 0 < val_fraction < 1:
         raise ModelError(f"val_fraction={val_fraction} is not a number between 0 and 1.")
@@ -198,11 +200,21 @@ def tokenise(
     tokenizer = tokenizer or character_tokenizer("".join(characters))
     spelling = tokenizer_json(tokenizer)
     digest.update(f"{val_fraction}\n{spelling}".encode())
-    folder = Path(folder or cache_folder() / "corpora" / digest.hexdigest()[:16])
-    if not (folder / TOKENIZER).is_file():  # written last, so the folder is whole
+    made_from = {"sha256": digest.hexdigest()}
+    cached = cache_folder() / "corpora" / made_from["sha256"][:16]
+    folder = cached if folder is None else Path(folder)
+    if not (folder / MADE_FROM).is_file():
+        if folder != cached and (folder / TRAIN).exists():
+            raise ModelError(f"{folder} holds token files already: choose an empty folder.")
         cut = int(n_characters * (1 - val_fraction))
-        _write_tokens(paths, tokenizer, cut, folder)
         write_text(folder / TOKENIZER, spelling)
+        _write_tokens(paths, tokenizer, cut, folder)
+        write_json(folder / MADE_FROM, made_from)  # last, so a folder that has it is whole
+    elif read_json(folder / MADE_FROM) != made_from:
+        raise ModelError(
+            f"{folder} holds the tokens of another text, tokenizer or split: choose an empty "
+            "folder."
+        )
     source = {"text": [str(path) for path in paths], "val_fraction": val_fraction}
     return dataclasses.replace(Corpus.open(folder), source=source)
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -12,7 +15,10 @@ from hypothesis import settings
 ROOT = Path(__file__).parents[1]
 CHECKPOINTS = ROOT / "checkpoints"
 
+# Neither the network nor the user's own cache takes part in a test.
 os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["ORRERY_CACHE"] = tempfile.mkdtemp(prefix="orrery-tests-")
+atexit.register(shutil.rmtree, os.environ["ORRERY_CACHE"], ignore_errors=True)
 torch.set_num_threads(min(2, os.cpu_count() or 1))
 
 # The first call of a law compiles and type checks: time is no sign that it is wrong.

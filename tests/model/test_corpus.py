@@ -67,9 +67,18 @@ def test_a_byte_that_is_not_utf8_is_named_by_its_place(tmp_path, monkeypatch):
 
 
 def test_a_character_that_the_tokenizer_lacks_is_an_error(tmp_path):
-    known = tiny.corpus(tmp_path).tokenizer
+    known = tiny.corpus(tmp_path / "known").tokenizer
     with pytest.raises(ModelError, match="'Z'"):
         corpus_of(tmp_path, b"abc hi Z" * 10, tokenizer=known)
+
+
+def test_a_folder_with_other_tokens_is_neither_trusted_nor_overwritten(tmp_path):
+    first = corpus_of(tmp_path, b"abcabcabc abc abc")
+    before = whole_text(first)
+    assert corpus_of(tmp_path, b"abcabcabc abc abc").sha256 == first.sha256
+    with pytest.raises(ModelError, match="holds the tokens of another text"):
+        corpus_of(tmp_path, b"abcabcabc abc abd")
+    assert whole_text(first) == before
 
 
 @pytest.mark.parametrize("data", [b"", b"a"])
