@@ -9,6 +9,8 @@ from .config import GPTConfig as GPTConfig
 from .config import preset as preset
 from .conversion import Conversion as Conversion
 from .conversion import convert as convert
+from .corpus import Corpus as Corpus
+from .corpus import tokenise as tokenise
 from .equivalence import Proof as Proof
 from .equivalence import proof_ids as proof_ids
 from .equivalence import prove as prove
@@ -21,17 +23,22 @@ from .gpt import GPT as GPT
 from .gpt import next_token_loss as next_token_loss
 from .hooked import load as load
 from .hooked import to_hooked as to_hooked
+from .recipe import Recipe as Recipe
 from .tokenizer import character_tokenizer as character_tokenizer
 from .tokenizer import load_tokenizer as load_tokenizer
+from .training import resume as resume
+from .training import train as train
 
 __all__ = [
     "GPT",
     "PRESETS",
     "Certificate",
     "Conversion",
+    "Corpus",
     "GPTConfig",
     "ModelError",
     "Proof",
+    "Recipe",
     "Run",
     "certify",
     "character_tokenizer",
@@ -47,7 +54,10 @@ __all__ = [
     "preset",
     "proof_ids",
     "prove",
+    "resume",
     "save_weights",
     "to_hooked",
+    "tokenise",
+    "train",
     "write_run",
 ]
