@@ -19,7 +19,9 @@ CHECKPOINTS = ROOT / "checkpoints"
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["ORRERY_CACHE"] = tempfile.mkdtemp(prefix="orrery-tests-")
 atexit.register(shutil.rmtree, os.environ["ORRERY_CACHE"], ignore_errors=True)
-torch.set_num_threads(min(2, os.cpu_count() or 1))
+# Test processes run side by side: each gets its share of the cores.
+n_processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+torch.set_num_threads(max(1, min(2, (os.cpu_count() or 1) // n_processes)))
 
 # The first call of a law compiles and type checks: time is no sign that it is wrong.
 settings.register_profile("laws", deadline=None, max_examples=30)

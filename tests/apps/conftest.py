@@ -26,6 +26,12 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(autouse=True)
+def own_main_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Streamlit puts the page in place of `__main__`; a process started later would run it."""
+    monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
+
+
 @pytest.fixture
 def open_page(runs: Path, monkeypatch: pytest.MonkeyPatch) -> OpenPage:
     """`open_page("lens", prompt="ab")`: that page, as the link with these parameters shows it."""
