@@ -58,7 +58,7 @@ class Attention(nn.Module):
     ) -> tuple[Float[Tensor, "batch pos d_model"], tuple[Tensor, ...]]:
         batch, n_pos, d_model = x.shape
         heads = (batch, n_pos, 3, self.config.n_heads, self.config.d_head)
-        q, k, v = self.qkv_proj(x).view(heads).permute(2, 0, 3, 1, 4)
+        q, k, v = (y.transpose(1, 2) for y in self.qkv_proj(x).view(heads).unbind(2))
         if past:
             k, v = torch.cat([past[0], k], dim=2), torch.cat([past[1], v], dim=2)
         n_past = k.shape[2] - n_pos
