@@ -195,8 +195,12 @@ def tokenise(
     for piece in _pieces(paths, digest.update):
         characters.update(piece)
         n_characters += len(piece)
-    if n_characters < 2:
-        raise ModelError(f"{paths[0]} holds {n_characters} characters: give a longer text.")
+    cut = int(n_characters * (1 - val_fraction))
+    if min(cut, n_characters - cut) < 2:
+        raise ModelError(
+            f"{paths[0]} holds {n_characters} characters, too few to train on and to validate "
+            "with: give a longer text."
+        )
     tokenizer = tokenizer or character_tokenizer("".join(characters))
     spelling = tokenizer_json(tokenizer)
     digest.update(f"{val_fraction}\n{spelling}".encode())
@@ -206,7 +210,6 @@ def tokenise(
     if not (folder / MADE_FROM).is_file():
         if folder != cached and (folder / TRAIN).exists():
             raise ModelError(f"{folder} holds token files already: choose an empty folder.")
-        cut = int(n_characters * (1 - val_fraction))
         write_text(folder / TOKENIZER, spelling)
         _write_tokens(paths, tokenizer, cut, folder)
         write_json(folder / MADE_FROM, made_from)  # last, so a folder that has it is whole
