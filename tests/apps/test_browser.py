@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.parse import quote
 
@@ -147,6 +147,7 @@ def test_a_person_walks_through_it_and_the_link_opens_the_same_view(visit):
     strip.press("ArrowLeft")
     strip.press("ArrowLeft")
     witness.wait_for_url("pos=2")
+    settle(witness.page)
     assert witness.chosen == 2
     strip.press("ArrowDown")
     witness.page.wait_for_function("!location.href.includes('layer=0')", polling=100)
@@ -159,6 +160,7 @@ def test_a_person_walks_through_it_and_the_link_opens_the_same_view(visit):
     witness.page.keyboard.type("e")
     witness.page.keyboard.press("Enter")
     witness.wait_for_url("target=e")
+    settle(witness.page)
     here = (witness.code, witness.tokens, witness.chosen)
     assert "step=0" in here[0]
 
@@ -166,6 +168,15 @@ def test_a_person_walks_through_it_and_the_link_opens_the_same_view(visit):
     other.page.goto(witness.page.url)
     settle(other.page)
     assert (other.code, other.tokens, other.chosen) == here
+
+
+def settles_at(page, question: Callable[[], list[str]], expected: list[str]) -> None:
+    """The page is drawn piece by piece after its address has changed."""
+    for _ in range(300):
+        if question() == expected:
+            return
+        page.wait_for_timeout(100)
+    assert question() == expected
 
 
 def test_text_is_shown_literally(visit):
@@ -176,9 +187,9 @@ def test_text_is_shown_literally(visit):
     box.press("Control+Enter")
     witness.wait_for_url("amp")
     literal = list(MARKUP.replace(" ", "␣").replace("\n", "↵"))
-    assert witness.tokens == literal
+    settles_at(witness.page, lambda: witness.tokens, literal)
     shown = witness.page.locator(".js-plotly-plot").first.locator(".xtick text")
-    assert shown.all_text_contents() == literal
+    settles_at(witness.page, shown.all_text_contents, literal)
     assert witness.page.locator(".js-plotly-plot b").count() == 0
 
     witness.open("Lens", f"?model=tiny&prompt={quote('a :heart: <i>$x$</i> ü')}")
