@@ -1,17 +1,20 @@
-"""The explorer without a browser: one page of it, run as Streamlit would."""
+"""The explorer without a browser, run as Streamlit would; and with one, as a person would."""
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from explorer_pages import APPS
+from explorer_server import browser, explorer, why_no_browser
 from streamlit.testing.v1 import AppTest
 from tiny_run import write_run
 
+CHECKPOINTS = Path(__file__).parents[2] / "checkpoints"
 OpenPage = Callable[..., AppTest]
 
 
@@ -46,3 +49,41 @@ def open_page(runs: Path, monkeypatch: pytest.MonkeyPatch) -> OpenPage:
         return app.run()
 
     return open_page
+
+
+@pytest.fixture(scope="session")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A server over the shipped runs and a small one that knows every printable character."""
+    if reason := why_no_browser():
+        if os.environ.get("ORRERY_REQUIRE_BROWSER") == "1":
+            pytest.fail(f"ORRERY_REQUIRE_BROWSER=1, but {reason}")
+        pytest.skip(reason)
+    folder = tmp_path_factory.mktemp("served")
+    write_run(folder / "tiny")
+    for run in CHECKPOINTS.glob("*/config.json"):
+        (folder / run.parent.name).symlink_to(run.parent)
+    with explorer("--runs", str(folder)) as address:
+        yield address
+
+
+@pytest.fixture(scope="session")
+def chromium(address: str) -> Iterator[Any]:
+    with browser() as chromium:
+        yield chromium
+
+
+@pytest.fixture
+def visit(chromium: Any, address: str) -> Iterator[Callable[..., Any]]:
+    """`visit()` opens a browser window of its own; afterwards nothing may have gone wrong."""
+    from visitor import Visitor
+
+    opened: list[Visitor] = []
+
+    def visit(**context: Any) -> Visitor:
+        opened.append(Visitor(chromium, address, **context))
+        return opened[-1]
+
+    yield visit
+    for visitor in opened:
+        visitor.context.close()
+        assert visitor.complaints == []
