@@ -61,8 +61,11 @@ class Worksheet:
     """the name of each result in the code, and the expression that makes it, by object id"""
     texts: set[str] = field(default_factory=set)
     """which prompts the code needs"""
+    others: list[str] = field(default_factory=list)
+    """what is asked besides the selected model, for the cache"""
 
     def __post_init__(self) -> None:
+        self.names[id(self.selection.model)] = ("model", "model")
         for name in TEXTS:
             text = getattr(self.selection, name)
             # Python keeps one object for each single letter, so that could as well be a target.
@@ -76,15 +79,34 @@ class Worksheet:
 
         The answer is shared between sessions: read it, never change it.
         """
-        called = self._import(analysis)
-        words = f"{called}(model{self._written(arguments, settings)})"
-        source = f"{called}(model{self._written(arguments, settings, inline=True)})"
-        model = self.selection.model
-        answer = _answer(self._asked_of, source, lambda: analysis(model, *arguments, **settings))
+        return self.combine(name, analysis, self.selection.model, *arguments, **settings)
+
+    def combine(
+        self, name: str, function: Callable[..., Answer], *arguments: Any, **settings: Any
+    ) -> Answer:
+        """`name = function(...)` of earlier answers, or of another model; cached like `ask`."""
+        called = self._import(function)
+        words = f"{called}({self._written(arguments, settings)})"
+        source = f"{called}({self._written(arguments, settings, inline=True)})"
+        answer = _answer(self._asked_of, source, lambda: function(*arguments, **settings))
         self.lines.append(f"{name} = {words}")
         self.results[name] = answer
         self.names[id(answer)] = (name, source)
         return answer
+
+    def given(self, name: str, value: Answer, source: str, identity: str, *needs: str) -> Answer:
+        """`name = source`: something that was had elsewhere, such as another model.
+
+        Args:
+            identity: what tells this value from all others that the same words could make.
+            needs: names that `source` takes from `model`.
+        """
+        self.lines.append(f"{name} = {source}")
+        self.imports.setdefault("model", set()).update(needs)
+        self.others.append(identity)
+        self.results[name] = value
+        self.names[id(value)] = (name, name)
+        return value
 
     def draw(
         self,
@@ -103,13 +125,9 @@ class Worksheet:
         """
         if self.selection.dark:
             settings["dark"] = True
-        words, source = (
-            f"figures.{figure.__name__}({written.removeprefix(', ')})"
-            for written in (
-                self._written(arguments, settings),
-                self._written(arguments, settings, inline=True),
-            )
-        )
+        called = f"figures.{figure.__name__}"
+        words = f"{called}({self._written(arguments, settings)})"
+        source = f"{called}({self._written(arguments, settings, inline=True)})"
         drawn = _figure(self._asked_of, source, lambda: figure(*arguments, **settings))
         self.lines.append(f"{name} = {words}")
         self.drawn[name] = drawn
@@ -135,7 +153,8 @@ class Worksheet:
 
     @property
     def _asked_of(self) -> str:
-        return f"{self.selection.run.path.resolve()} {self.selection.model.checkpoint_hash}"
+        own = f"{self.selection.run.path.resolve()} {self.selection.model.checkpoint_hash}"
+        return " ".join([own, *self.others])
 
     @property
     def code(self) -> str:
@@ -144,7 +163,9 @@ class Worksheet:
         at = "" if step == run.steps[-1] else f", step={step}"
         imports = [
             f"from {module} import {', '.join(sorted(names))}"
-            for module, names in sorted((self.imports | {"model": {"load"}}).items())
+            for module, names in sorted(
+                (self.imports | {"model": self.imports.get("model", set()) | {"load"}}).items()
+            )
         ]
         return "\n".join(
             [
@@ -247,7 +268,7 @@ class Worksheet:
 
         words = [word(value) for value in arguments]
         words += [f"{name}={word(value)}" for name, value in settings.items()]
-        return "".join(f", {each}" for each in words)
+        return ", ".join(words)
 
 
 @st.cache_resource(max_entries=128, show_spinner=False)
