@@ -56,6 +56,16 @@ class Attention(nn.Module):
         x: Float[Tensor, "batch pos d_model"],
         past: tuple[Tensor, ...] = (),
     ) -> tuple[Float[Tensor, "batch pos d_model"], tuple[Tensor, ...]]:
+        """What the heads write to the stream, and their keys and values."""
+        z, present = self.mix(x, past)
+        return self.out_dropout(self.out_proj(z)), present
+
+    def mix(
+        self,
+        x: Float[Tensor, "batch pos d_model"],
+        past: tuple[Tensor, ...] = (),
+    ) -> tuple[Float[Tensor, "batch pos d_model"], tuple[Tensor, ...]]:
+        """Each head's values mixed by its pattern, side by side, and its keys and values."""
         batch, n_pos, d_model = x.shape
         heads = (batch, n_pos, 3, self.config.n_heads, self.config.d_head)
         q, k, v = (y.transpose(1, 2) for y in self.qkv_proj(x).view(heads).unbind(2))
@@ -71,8 +81,7 @@ class Attention(nn.Module):
             scale=1 / self.scale,
             dropout_p=self.config.dropout if self.training else 0.0,
         )
-        z = z.transpose(1, 2).reshape(batch, n_pos, d_model)
-        return self.out_dropout(self.out_proj(z)), (k, v)
+        return z.transpose(1, 2).reshape(batch, n_pos, d_model), (k, v)
 
 
 class MLP(nn.Module):
@@ -85,7 +94,11 @@ class MLP(nn.Module):
         self.out_dropout = nn.Dropout(config.dropout)
 
     def forward(self, x: Float[Tensor, "batch pos d_model"]) -> Float[Tensor, "batch pos d_model"]:
-        return self.out_dropout(self.out_proj(self.act_fn(self.in_proj(x))))
+        return self.out_dropout(self.out_proj(self.neurons(x)))
+
+    def neurons(self, x: Float[Tensor, "batch pos d_model"]) -> Float[Tensor, "batch pos d_mlp"]:
+        """The hidden units after the activation function."""
+        return self.act_fn(self.in_proj(x))
 
 
 class Block(nn.Module):
@@ -104,10 +117,22 @@ class Block(nn.Module):
         resid: Float[Tensor, "batch pos d_model"],
         past: tuple[Tensor, ...] = (),
     ) -> tuple[Float[Tensor, "batch pos d_model"], tuple[Tensor, ...]]:
+        if self.training and not self.attn.config.dropout and not past:
+            return self._fused(resid)
         attn_out, present = self.attn(self.ln1(resid), past)
         resid = resid + attn_out
         if self.mlp is not None and self.ln2 is not None:
             resid = resid + self.mlp(self.ln2(resid))
+        return resid, present
+
+    def _fused(
+        self, resid: Float[Tensor, "batch pos d_model"]
+    ) -> tuple[Float[Tensor, "batch pos d_model"], tuple[Tensor, ...]]:
+        """The same without a tensor for each sublayer's output: training is bound by memory."""
+        z, present = self.attn.mix(self.ln1(resid))
+        resid = _add_projected(resid, z, self.attn.out_proj)
+        if self.mlp is not None and self.ln2 is not None:
+            resid = _add_projected(resid, self.mlp.neurons(self.ln2(resid)), self.mlp.out_proj)
         return resid, present
 
 
@@ -219,6 +244,18 @@ def _count_new(module: nn.Module, seen: set[int]) -> int:
     new = [p for p in module.parameters() if id(p) not in seen]
     seen.update(map(id, new))
     return sum(p.numel() for p in new)
+
+
+def _add_projected(
+    resid: Float[Tensor, "batch pos d_model"],
+    x: Float[Tensor, "batch pos d_in"],
+    proj: nn.Linear,
+) -> Float[Tensor, "batch pos d_model"]:
+    """resid + proj(x); the stream stays in its own precision when products run in a lower one."""
+    if torch.is_autocast_enabled(resid.device.type):
+        return resid + proj(x)
+    out = torch.addmm(resid.flatten(0, 1), x.flatten(0, 1), proj.weight.T).view_as(resid)
+    return out if proj.bias is None else out.add_(proj.bias)
 
 
 def _layer_norm(config: GPTConfig) -> nn.LayerNorm:

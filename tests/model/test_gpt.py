@@ -194,3 +194,26 @@ def test_layer_norm_ignores_scale_when_variance_is_healthy() -> None:
     torch.testing.assert_close(F.layer_norm(1e3 * u, (15,)), normalized, rtol=2e-5, atol=2e-5)
     short = F.layer_norm(1e-4 * u, (15,)).norm(dim=-1)
     assert (short < 0.05 * math.sqrt(15)).all()
+
+
+@pytest.mark.parametrize("settings", VARIANTS.values(), ids=VARIANTS)
+def test_training_computes_the_same_function_and_gradients(settings: dict) -> None:
+    gpt = random_gpt(**(settings | {"dropout": 0.0}))
+    ids = random_ids()
+    found = []
+    for mode in (True, False):
+        logits = gpt.train(mode)(ids)
+        next_token_loss(logits[:, :-1], ids[:, 1:]).backward()
+        found.append([logits.detach(), *(p.grad for p in gpt.parameters())])
+        gpt.zero_grad()
+    torch.testing.assert_close(*found, rtol=0, atol=1e-12)
+
+
+def test_training_keeps_the_stream_in_its_precision() -> None:
+    gpt = random_gpt(dtype=torch.float32).train()
+    streams: list[torch.dtype] = []
+    for block in gpt.layers:
+        block.register_forward_hook(lambda module, given, out: streams.append(out[0].dtype))
+    with torch.autocast("cpu", torch.bfloat16):
+        gpt(random_ids())
+    assert streams == [torch.float32] * 2
