@@ -62,6 +62,9 @@ from .sphere import effective_dim as effective_dim
 from .sphere import eps_regime as eps_regime
 from .sphere import frozen_scale_loss as frozen_scale_loss
 from .sphere import gain_ellipsoid as gain_ellipsoid
+from .prediction import continuation as continuation
+from .prediction import next_token as next_token
+from .prediction import token_losses as token_losses
 from .sphere import key_selectability as key_selectability
 from .sphere import layernorm_gains as layernorm_gains
 from .sphere import norm_growth as norm_growth
@@ -122,6 +125,7 @@ __all__ = [
     "frozen_scale_loss",
     "gain_ellipsoid",
     "head_scores",
+    "continuation",
     "head_scores_over",
     "induction_scores",
     "key_selectability",
@@ -160,6 +164,7 @@ __all__ = [
     "sphere_view",
     "to_id",
     "to_ids",
+    "next_token",
     "token_reachable",
     "token_strings",
     "trace",
@@ -169,3 +174,4 @@ __all__ = [
     "update_split",
     "vocabulary",
 ]
+    "token_losses",
