@@ -19,7 +19,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from interp.norms import norms
+from interp.norms import attention_norm
 from interp.sites import Site
 
 if TYPE_CHECKING:
@@ -49,8 +49,7 @@ class Write:
 def value_bias(model: HookedTransformer, layer: int) -> Float[Tensor, "head d_head"]:
     """v0 of each head of a layer: the part of its z that attention cannot change."""
     attn = model.blocks[layer].attn
-    reads = norms(model)[layer if model.cfg.attn_only else 2 * layer]
-    return (attn.b_V + torch.einsum("d,hde->he", reads.bias, attn.W_V)).detach()
+    return attn.b_V.detach() + attention_norm(model, layer).bias @ attn.W_V.detach()
 
 
 def attention_bias(model: HookedTransformer, layer: int) -> Float[Tensor, " d_model"]:
@@ -78,6 +77,17 @@ def write_kinds(model: HookedTransformer) -> list[tuple[str, WriteKind, int]]:
         if not cfg.attn_only:
             kinds.append((f"{layer}_mlp_out", "mlp", layer))
     return kinds
+
+
+def heads_read(
+    z: Float[Tensor, "batch pos head d_head"],
+    W_O: Float[Tensor, "head d_head d_model"],
+    A: Float[Tensor, "d_model token"],
+) -> Float[Tensor, "head batch pos token"]:
+    """z W_O A of each head, the smaller product first: for a few tokens no write is ever made."""
+    if A.shape[1] <= z.shape[0] * z.shape[1]:
+        return torch.einsum("bphe,het->hbpt", z, W_O @ A)
+    return torch.einsum("bphe,hed->hbpd", z, W_O) @ A
 
 
 def writes(run: Trace) -> Iterator[Write]:

@@ -7,61 +7,27 @@ of `interp.readout`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 import xarray as xr
-from jaxtyping import Float
-from torch import Tensor
 
 from interp.components import value_bias
-from interp.engine import Trace, trace
+from interp.engine import Trace
 from interp.errors import InputError
-from interp.inputs import Input, to_id
+from interp.inputs import Input
+from interp.logit_question import ask
 from interp.norms import state_names, stream_sites
-from interp.readout import Readout, readout
-from interp.residual import positions
-from interp.result_sets import labelled_set
-from interp.results import labelled
 from interp.sites import Site
 
 if TYPE_CHECKING:
     from transformer_lens import HookedTransformer
 
 
-@dataclass(frozen=True, eq=False)
-class _Question:
-    """A traced input and what is asked of its logits."""
-
-    run: Trace
-    read: Readout
-    chosen: list[int]
-    scale: Float[Tensor, "batch pos 1"]
-
-
-def _ask(
-    model: HookedTransformer,
-    input: Input,
-    target: str | int,
-    contrast: str | int | None,
-    pos: int | None,
-    sites: Sequence[Site],
-) -> _Question:
-    read = readout(
-        model, to_id(model, target), None if contrast is None else to_id(model, contrast)
-    )
-    last = Site("resid_post", model.cfg.n_layers - 1)
-    run = trace(model, input, sites=[*sites, last])
-    chosen = positions(pos, run.ids.shape[1])
-    return _Question(run, read, chosen, read.norm.scale(run[last][:, chosen]))
-
-
 def neuron_attribution(
     model: HookedTransformer,
-    input: Input,
-    target: str | int,
+    input: Input | Trace,
+    target: str | int | None,
     contrast: str | int | None = None,
     *,
     pos: int | None = None,
@@ -69,11 +35,13 @@ def neuron_attribution(
     """What each neuron wrote into a logit: its activation times W_out's row, read by A / s.
 
     Args:
-        target, contrast: the token whose logit is meant, and the one subtracted, if any.
+        target, contrast: the token whose logit is meant (None: each token's), and the one
+            subtracted, if any.
         pos: one position (negative counts from the end); None for all.
 
     Returns:
-        `part` [layer, neuron, batch, pos] and `bias` [layer, batch, pos], b_out's part, in logits.
+        `part` [layer, neuron, batch, pos] and `bias` [layer, batch, pos], b_out's part, in logits
+        (with a last axis `token` when target is None).
         The neurons of a layer and its bias sum to the part of that layer's MLP in
         `direct_logit_attribution`.
 
@@ -85,32 +53,26 @@ def neuron_attribution(
     """
     need_mlp(model)
     layers = range(model.cfg.n_layers)
-    asked = _ask(model, input, target, contrast, pos, [Site("mlp_post", layer) for layer in layers])
+    asked = ask(model, input, target, contrast, pos, [Site("mlp_post", layer) for layer in layers])
     parts, biases = [], []
     for layer in layers:
-        mlp = asked.run.weights.blocks[layer].mlp
-        assert mlp is not None
-        writes = (mlp.W_out @ asked.read.A)[:, 0]
-        post = asked.run["mlp_post", layer][:, asked.chosen]
-        parts.append((post * writes / asked.scale).movedim(-1, 0))
-        biases.append((mlp.b_out @ asked.read.A / asked.scale)[..., 0])
-    return labelled_set(
-        model,
+        mlp = model.blocks[layer].mlp
+        writes = mlp.W_out.detach() @ asked.read.A
+        post = asked.at(asked.run["mlp_post", layer])
+        parts.append((post[..., None] * writes / asked.scale[..., None]).movedim(2, 0))
+        biases.append(mlp.b_out.detach() @ asked.read.A / asked.scale)
+    return asked.answer(
         {
-            "part": (torch.stack(parts), ("layer", "neuron", "batch", "pos"), "logits"),
-            "bias": (torch.stack(biases), ("layer", "batch", "pos"), "logits"),
-        },
-        ids=asked.run.ids,
-        coords={"pos": asked.chosen},
-        target=target,
-        contrast=contrast,
+            "part": (asked.said(torch.stack(parts)), ("layer", "neuron", *asked.axes), "logits"),
+            "bias": (asked.said(torch.stack(biases)), ("layer", *asked.axes), "logits"),
+        }
     )
 
 
 def source_attribution(
     model: HookedTransformer,
-    input: Input,
-    target: str | int,
+    input: Input | Trace,
+    target: str | int | None,
     contrast: str | int | None = None,
     *,
     pos: int | None = None,
@@ -122,12 +84,13 @@ def source_attribution(
     (`interp.components`).
 
     Args:
-        target, contrast: the token whose logit is meant, and the one subtracted, if any.
+        target, contrast: the token whose logit is meant (None: each token's), and the one
+            subtracted, if any.
         pos: one query position (negative counts from the end); None for all.
 
     Returns:
-        `part` [layer, head, batch, query_pos, key_pos], in logits. Its sum over key_pos is the
-        head's part in `direct_logit_attribution`.
+        `part` [layer, head, batch, query_pos, key_pos], in logits (with a last axis `token` when
+        target is None). Its sum over key_pos is the head's part in `direct_logit_attribution`.
 
     Raises:
         InputError: unreadable input, an unknown token, or a position outside the prompt.
@@ -137,31 +100,23 @@ def source_attribution(
     """
     layers = range(model.cfg.n_layers)
     sites = [Site(kind, layer) for layer in layers for kind in ("v", "pattern")]
-    asked = _ask(model, input, target, contrast, pos, sites)
+    asked = ask(model, input, target, contrast, pos, sites)
     parts = []
     for layer in layers:
-        reads = model.blocks[layer].attn.W_O.detach() @ asked.read.A[:, 0]
+        reads = model.blocks[layer].attn.W_O.detach() @ asked.read.A
         v = asked.run["v", layer] - value_bias(model, layer)
-        moved = torch.einsum("bkhe,he->bhk", v, reads)
-        pattern = asked.run["pattern", layer][:, :, asked.chosen]
-        parts.append(pattern * moved[:, :, None] / asked.scale[:, None])
-    return labelled(
-        model,
-        torch.stack(parts).transpose(1, 2),
-        ("layer", "head", "batch", "query_pos", "key_pos"),
-        name="part",
-        units="logits",
-        ids=asked.run.ids,
-        coords={"query_pos": asked.chosen},
-        target=target,
-        contrast=contrast,
-    )
+        moved = torch.einsum("bkhe,het->hbkt", v, reads)
+        pattern = asked.run["pattern", layer][:, :, asked.chosen].transpose(0, 1)
+        parts.append(pattern[..., None] * moved[:, :, None] / asked.scale[:, :, None])
+    axes = ("batch", "query_pos", "key_pos", *asked.axes[2:])
+    part = (asked.said(torch.stack(parts)), ("layer", "head", *axes), "logits")
+    return asked.answer({"part": part}, pos="query_pos")["part"]
 
 
 def accumulated_contributions(
     model: HookedTransformer,
-    input: Input,
-    target: str | int,
+    input: Input | Trace,
+    target: str | int | None,
     contrast: str | int | None = None,
     *,
     pos: int | None = None,
@@ -173,30 +128,26 @@ def accumulated_contributions(
     counted from the first state on.
 
     Args:
-        target, contrast: the token whose logit is meant, and the one subtracted, if any.
+        target, contrast: the token whose logit is meant (None: each token's), and the one
+            subtracted, if any.
         pos: one position (negative counts from the end); None for all.
 
     Returns:
-        `accumulated` [state, batch, pos], in logits; the last state's is the logit.
+        `accumulated` [state, batch, pos], in logits (with a last axis `token` when target is
+        None); the last state's is the logit.
 
     Raises:
         InputError: unreadable input, an unknown token, or a position outside the prompt.
 
     Cost: one forward pass, and for each state one product with a column of the unembedding.
     """
-    asked = _ask(model, input, target, contrast, pos, stream_sites(model.cfg))
+    asked = ask(model, input, target, contrast, pos, stream_sites(model.cfg))
     stream = asked.run.stream[:, :, asked.chosen]
-    return labelled(
-        model,
-        (stream @ asked.read.A / asked.scale + asked.read.c0)[..., 0],
-        ("state", "batch", "pos"),
-        name="accumulated",
-        units="logits",
-        ids=asked.run.ids,
-        coords={"state": state_names(model.cfg), "pos": asked.chosen},
-        target=target,
-        contrast=contrast,
-    )
+    accumulated = asked.said(stream @ asked.read.A / asked.scale + asked.read.c0)
+    return asked.answer(
+        {"accumulated": (accumulated, ("state", *asked.axes), "logits")},
+        {"state": state_names(model.cfg)},
+    )["accumulated"]
 
 
 def need_mlp(model: HookedTransformer) -> None:

@@ -153,3 +153,19 @@ def trace(
         program = Shell(model) if obstacles(model.cfg) else lay_out(model)
         final = program.run(ids, keep)
     return Trace(model, ids, values, final, program)
+
+
+def traced(model: HookedTransformer, input: Input | Trace, sites: Collection[Site]) -> Trace:
+    """A trace of the input that keeps `sites`; a trace that came is used as it is.
+
+    Raises:
+        InputError: unreadable input; a trace of another model.
+    """
+    if not isinstance(input, Trace):
+        return trace(model, input, sites=sites)
+    if input.model is not model:
+        raise InputError(
+            f"A trace of model {input.model.cfg.model_name!r} came with model "
+            f"{model.cfg.model_name!r}: trace the model that is asked about."
+        )
+    return input

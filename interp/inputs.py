@@ -135,8 +135,13 @@ def to_id(model: HookedTransformer, token: str | int) -> int:
 def token_strings(model: HookedTransformer, ids: Int[Tensor, " pos"]) -> list[str]:
     """The text of each token id by itself; the id's digits when the model has no tokenizer."""
     if model.tokenizer is None:
-        return [str(int(i)) for i in ids]
-    return model.tokenizer.batch_decode([[int(i)] for i in ids], clean_up_tokenization_spaces=False)
+        return [str(i) for i in ids.tolist()]
+    # A prompt repeats its tokens, and a tokenizer takes its time: each is read once.
+    each, where = ids.unique(return_inverse=True)
+    strings = model.tokenizer.batch_decode(
+        [[i] for i in each.tolist()], clean_up_tokenization_spaces=False
+    )
+    return [strings[i] for i in where.tolist()]
 
 
 def vocabulary(model: HookedTransformer) -> list[str]:

@@ -35,7 +35,7 @@ def mean_removed(x: Float[Tensor, "*rows d_model"]) -> Float[Tensor, "*rows d_mo
     pass for a direction once LayerNorm divides by its tiny norm.
     """
     once = x - x.mean(-1, keepdim=True)
-    return once - once.mean(-1, keepdim=True)
+    return once.sub_(once.mean(-1, keepdim=True))
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,6 +108,11 @@ def final_norm(model: HookedTransformer) -> Norm:
     """The normalisation before the unembedding."""
     # TransformerLens makes no ln_final at all for a model without normalisation.
     return _norm(model, getattr(model, "ln_final", None))
+
+
+def attention_norm(model: HookedTransformer, layer: int) -> Norm:
+    """The normalisation that a layer's attention reads through."""
+    return _norm(model, model.blocks[layer].ln1)
 
 
 def norms(model: HookedTransformer) -> list[Norm]:

@@ -7,7 +7,7 @@ gain and bias, folded or not.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from typing import TYPE_CHECKING
 
 import torch
@@ -15,10 +15,11 @@ import xarray as xr
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from interp.components import write_kinds, write_sites, writes
+from interp.components import attention_bias, heads_read, value_bias, write_kinds, write_sites
 from interp.engine import trace
 from interp.errors import InputError
 from interp.inputs import Input, to_id
+from interp.logit_question import LogitQuestion, ask
 from interp.norms import state_names, stream_sites
 from interp.readout import readout
 from interp.result_sets import Variable, labelled_set
@@ -188,63 +189,33 @@ def direct_logit_attribution(
     Cost: one forward pass and one [d_model, d_model]-sized product a layer and position. With all
     tokens, memory for components * batch * pos * d_vocab numbers: choose a position then.
     """
-    if target is None and contrast is not None:
-        raise InputError(
-            "A contrast came without a target, but only a target's logit can be compared with "
-            "another: give the target too."
-        )
-    target_id = None if target is None else to_id(model, target)
-    contrast_id = None if contrast is None else to_id(model, contrast)
-    run = trace(model, input, sites=write_sites(model.cfg))
-    chosen = positions(pos, run.ids.shape[1])
-    read = readout(model, target_id, contrast_id)
-
-    scale = read.norm.scale(run.stream[-1, :, chosen])
-    parts = [write.value[:, chosen] @ read.A / scale for write in writes(run)]
-    parts.append(read.c0.expand_as(parts[0]))
-    logit = run.logits[:, chosen]
-    if target_id is not None:
-        logit = logit[..., [target_id]]
-        if contrast_id is not None:
-            logit = logit - run.logits[:, chosen][..., [contrast_id]]
-
-    part = torch.stack(parts)
+    asked = ask(model, input, target, contrast, pos, write_sites(model.cfg))
+    part = torch.cat([*_parts(asked), asked.read.c0.expand(1, *asked.x.shape[:-1], -1)])
+    logit = asked.asked(asked.run.logits_at(torch.tensor(asked.chosen)))
     remainder = logit - part.sum(0)
-    axes = ("batch", "pos", "token")
-    if target_id is not None:
-        part, logit, remainder = part[..., 0], logit[..., 0], remainder[..., 0]
-        axes = axes[:2]
     kinds = write_kinds(model)
-    return labelled_set(
-        model,
+    return asked.answer(
         {
-            "part": (part, ("component", *axes), "logits"),
-            "logit": (logit, axes, "logits"),
-            "remainder": (remainder, axes, "logits"),
+            "part": (asked.said(part), ("component", *asked.axes), "logits"),
+            "logit": (asked.said(logit), asked.axes, "logits"),
+            "remainder": (asked.said(remainder), asked.axes, "logits"),
         },
-        ids=run.ids,
-        coords={
+        {
             "component": [*(label for label, _, _ in kinds), "bias"],
             "kind": ("component", [*(kind for _, kind, _ in kinds), "bias"]),
             "layer": ("component", [*(layer for _, _, layer in kinds), -1]),
-            "pos": chosen,
         },
-        target=target,
-        contrast=contrast,
     )
 
 
-def positions(pos: int | None, n_pos: int) -> list[int]:
-    """The positions meant by `pos`: all for None, one otherwise, negative from the end.
-
-    Raises:
-        InputError: a position outside the prompt.
-    """
-    if pos is None:
-        return list(range(n_pos))
-    if not -n_pos <= pos < n_pos:
-        raise InputError(
-            f"Position {pos} came, but the prompt has {n_pos} tokens: choose 0 to {n_pos - 1}, or "
-            "a negative position from the end."
-        )
-    return [pos % n_pos]
+def _parts(asked: LogitQuestion) -> Iterator[Float[Tensor, "component batch pos token"]]:
+    """c A / s of each component, in the order of `write_kinds`, a few at a time."""
+    run, A, scale = asked.run, asked.read.A, asked.scale
+    for kind in ("embed", "pos_embed"):
+        yield (asked.at(run[kind]) @ A / scale)[None]
+    for layer in range(run.model.cfg.n_layers):
+        z = asked.at(run["z", layer]) - value_bias(run.model, layer)
+        yield heads_read(z, run.model.blocks[layer].attn.W_O.detach(), A) / scale
+        yield (attention_bias(run.model, layer) @ A / scale)[None]
+        if not run.model.cfg.attn_only:
+            yield (asked.at(run["mlp_out", layer]) @ A / scale)[None]

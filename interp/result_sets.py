@@ -10,7 +10,7 @@ import xarray as xr
 from jaxtyping import Int
 from torch import Tensor
 
-from interp.results import labelled
+from interp.results import coordinates, how_made, prompt_strings
 
 if TYPE_CHECKING:
     from transformer_lens import HookedTransformer
@@ -40,29 +40,19 @@ def labelled_set(
     sizes: dict[str, int] = {}
     for name, (_, dims, _) in variables.items():
         sizes |= zip(dims, arrays[name].shape, strict=True)
-    # Labels are made once, for an array that has every axis and holds a single number.
-    frame = labelled(
-        model,
-        np.broadcast_to(0, tuple(sizes.values())),
-        tuple(sizes),
-        name="frame",
-        units="",
-        ids=ids,
-        coords={
-            key: value
-            for key, value in (coords or {}).items()
-            if set(_dims_of_coordinate(key, value)) <= set(sizes)
-        },
-        **settings,
-    )
-    frame.attrs.pop("units")
+    strings = None if ids is None else prompt_strings(model, ids)
+    fitting = {
+        key: value
+        for key, value in (coords or {}).items()
+        if set(_dims_of_coordinate(key, value)) <= set(sizes)
+    }
     return xr.Dataset(
         {
             name: (dims, arrays[name], {"units": units})
             for name, (_, dims, units) in variables.items()
         },
-        coords=frame.coords,
-        attrs=frame.attrs,
+        coords=coordinates(sizes, strings, fitting),
+        attrs=how_made(model, strings, settings),
     )
 
 

@@ -51,21 +51,48 @@ def labelled(
     """
     array = values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
     sizes = dict(zip(dims, array.shape, strict=True))
-    given = dict(coords or {})
-    labels = {dim: np.arange(size) for dim, size in sizes.items() if dim in _INTEGER_AXES}
+    strings = None if ids is None else prompt_strings(model, ids)
+    made = {"units": units, **how_made(model, strings, settings)}
+    return xr.DataArray(
+        array,
+        dims=tuple(dims),
+        coords=coordinates(sizes, strings, coords or {}),
+        name=name,
+        attrs=made,
+    )
+
+
+def prompt_strings(model: HookedTransformer, ids: Int[Tensor, "batch pos"]) -> np.ndarray:
+    """The text of each token, as objects of shape [batch, pos]."""
+    return np.array(token_strings(model, ids.flatten()), dtype=object).reshape(ids.shape)
+
+
+def coordinates(
+    sizes: Mapping[str, int], strings: np.ndarray | None, given: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The coordinates of axes of these sizes: numbers, token strings and what was given."""
+    labels: dict[str, Any] = {
+        dim: np.arange(size) for dim, size in sizes.items() if dim in _INTEGER_AXES
+    }
     labels |= given
-    attrs: dict[str, Any] = {"units": units, "model": model.cfg.model_name}
-    if (checkpoint := getattr(model, "checkpoint_hash", None)) is not None:
-        attrs["checkpoint"] = checkpoint
-    if ids is not None:
-        strings = np.array([token_strings(model, row) for row in ids], dtype=object)
+    if strings is not None:
         for dim, coordinate in _TOKEN_COORDINATE.items():
             if dim in sizes and coordinate not in given:
                 labels[coordinate] = _tokens_along(dim, strings, labels, sizes)
+    return labels
+
+
+def how_made(
+    model: HookedTransformer, strings: np.ndarray | None, settings: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The attrs that say which model, prompt and settings gave a result."""
+    attrs: dict[str, Any] = {"model": model.cfg.model_name}
+    if (checkpoint := getattr(model, "checkpoint_hash", None)) is not None:
+        attrs["checkpoint"] = checkpoint
+    if strings is not None:
         texts = ["".join(row) for row in strings]
         attrs["prompt"] = texts[0] if len(texts) == 1 else texts
-    attrs["settings"] = settings
-    return xr.DataArray(array, dims=tuple(dims), coords=labels, name=name, attrs=attrs)
+    return attrs | {"settings": settings}
 
 
 def _tokens_along(

@@ -14,19 +14,19 @@ from shared import options, table, windows
 from interp.components import write_sites, writes
 from interp.engine import trace
 from interp.readout import readout
-from interp.sphere.effects import effect_of
+from interp.sphere.effects import LastState
 from model import load
 
 
 def shares(model, ids) -> list[list[object]]:
     """For each head, over its 2 % of tokens with the largest direct effect on the next token."""
     run, read = trace(model, ids, sites=write_sites(model.cfg)), readout(model)
-    x, following = run.stream[-1][:, :-1], ids[:, 1:, None]
+    last, following = LastState(read, run.stream[-1][:, :-1]), ids[:, 1:, None]
     rows: list[list[object]] = []
     for write in writes(run):
         if write.kind != "head":
             continue
-        frozen, rescale = effect_of(read, x, write.value[:, :-1])
+        frozen, rescale = last.without(write.value[:, :-1])
         row: list[object] = [write.label]
         for centred in (False, True):
             terms = [

@@ -17,7 +17,13 @@ def angle(
     2 atan2(|a^ - b^|, |a^ + b^|) on unit vectors (Kahan 2006, "How Futile are Mindless
     Assessments of Roundoff"): accurate near 0 and near pi, where arccos loses half its digits.
     """
-    a, b = direction(a), direction(b)
+    return angle_between_units(direction(a), direction(b))
+
+
+def angle_between_units(
+    a: Float[Tensor, "*rows d_model"], b: Float[Tensor, "*rows d_model"]
+) -> Float[Tensor, "*rows"]:
+    """`angle` of vectors that are unit vectors already (or NaN)."""
     return 2 * torch.atan2((a - b).norm(dim=-1), (a + b).norm(dim=-1))
 
 
@@ -31,8 +37,8 @@ def tangent_towards(
     cosine = (here * there).sum(-1, keepdim=True)
     # Subtracting the nearer of +here and -here first leaves a short vector, whose component
     # along `here` can then be removed without cancellation.
-    away = there - torch.where(cosine < 0, -here, here)
-    return direction(away - (away * here).sum(-1, keepdim=True) * here)
+    away = torch.addcmul(there, torch.where(cosine < 0, 1.0, -1.0).to(here), here)
+    return direction(torch.addcmul(away, -(away * here).sum(-1, keepdim=True), here))
 
 
 def turn(
@@ -45,7 +51,7 @@ def turn(
     The tangent on arrival (the one on departure, parallel-transported along the great circle)
     against the next departure: 0 goes straight on, pi comes back. NaN where a hop has length 0.
     """
-    return angle(-tangent_towards(here, before), tangent_towards(here, after))
+    return angle_between_units(-tangent_towards(here, before), tangent_towards(here, after))
 
 
 def curvature(points: Float[Tensor, "*rows pos d_model"]) -> Float[Tensor, "*rows inner"]:
@@ -54,5 +60,5 @@ def curvature(points: Float[Tensor, "*rows pos d_model"]) -> Float[Tensor, "*row
     (Henaff et al. 2019; for language models Hosseini & Fedorenko 2023, 2311.04930.) One value for
     each inner point; NaN where two neighbours coincide.
     """
-    step = points.diff(dim=-2)
-    return angle(step[..., :-1, :], step[..., 1:, :])
+    step = direction(points.diff(dim=-2))
+    return angle_between_units(step[..., :-1, :], step[..., 1:, :])

@@ -13,26 +13,30 @@ from interp.engine import Trace
 from interp.inputs import Input
 from interp.norms import state_names
 from interp.result_sets import labelled_set
-from interp.sphere.laws import direction
 from interp.sphere.states import stream_states
 
 if TYPE_CHECKING:
     from transformer_lens import HookedTransformer
 
 
-def participation_ratio(points: Float[Tensor, "point d_model"]) -> Float[Tensor, ""]:
-    """(sum of lambda)^2 / sum of lambda^2 over the eigenvalues of the second-moment matrix.
+def moments(points: Float[Tensor, "point d_model"]) -> Float[Tensor, "least least"]:
+    """The smaller of the two Gram matrices of a cloud: both have the same nonzero eigenvalues."""
+    return points.mT @ points if len(points) > points.shape[1] else points @ points.mT
+
+
+def participation_ratio(gram: Float[Tensor, "least least"]) -> Float[Tensor, ""]:
+    """(sum of lambda)^2 / sum of lambda^2 over the eigenvalues of a cloud's `moments`.
 
     Between 1 and min(points, d). On unit vectors it is 1 over the mean squared cosine of all
-    pairs, each with itself included. The smaller of the two Gram matrices is made.
+    pairs, each with itself included.
     """
-    gram = points.mT @ points if len(points) > points.shape[1] else points @ points.mT
     return gram.trace().square() / gram.square().sum()
 
 
-def dimensions_for(points: Float[Tensor, "point d_model"], share: float) -> int:
-    """How many principal axes (uncentred) hold `share` of the points' squared length."""
-    power = torch.linalg.svdvals(points).square()
+def dimensions_for(gram: Float[Tensor, "least least"], share: float) -> int:
+    """How many principal axes (uncentred) hold `share` of the squared length of a cloud with
+    these `moments`."""
+    power = torch.linalg.eigvalsh(gram).clamp(min=0).flip(0)
     held = power.cumsum(0) / power.sum()
     return int((held < share - 1e-12).sum()) + 1
 
@@ -59,19 +63,20 @@ def effective_dim(model: HookedTransformer, input: Input | Trace) -> xr.Dataset:
     Raises:
         InputError: unreadable input; a model without normalisation.
 
-    Cost: one forward pass, one singular value decomposition [tokens, d_model] for each state.
+    Cost: one forward pass and, for each state, two [d_model, tokens, d_model] products and one
+    eigendecomposition in d_model dimensions (in the number of tokens, where that is smaller).
     """
     run = stream_states(model, input)
     rows = []
     for state in run:
-        points = direction(state.centred).flatten(0, 1)
-        points = points[~points.isnan().any(-1)]
+        points = state.direction.flatten(0, 1)
+        points = points[~points[:, 0].isnan()]
         if len(points) < 2:
             rows.append(points.new_full((4,), torch.nan))
             continue
-        centred = points - points.mean(0)
-        measures = [participation_ratio(points), participation_ratio(centred)]
-        dims = points.new_tensor(float(dimensions_for(points, 0.9)))
+        gram = moments(points)
+        measures = [participation_ratio(g) for g in (gram, moments(points - points.mean(0)))]
+        dims = points.new_tensor(float(dimensions_for(gram, 0.9)))
         rows.append(torch.stack([*measures, dims, mean_cosine(points)]))
     names = ("participation_ratio", "participation_ratio_centred", "dims_90", "mean_cosine")
     units = ("dimensions", "dimensions", "dimensions", "1")

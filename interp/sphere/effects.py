@@ -22,91 +22,95 @@ from torch import Tensor
 
 from interp.components import Write, attention_bias, value_bias, write_kinds, write_sites, writes
 from interp.engine import Trace
-from interp.inputs import Input, to_id
-from interp.readout import Readout, readout
+from interp.inputs import Input
+from interp.logit_question import ask
+from interp.readout import Readout
 from interp.replay import replay
-from interp.residual import positions
 from interp.result_sets import labelled_set
 from interp.sites import Site, sites_of
-from interp.sphere.states import sphere_norms, traced
+from interp.sphere.states import sphere_norms
 
 if TYPE_CHECKING:
     from transformer_lens import HookedTransformer
 
 
-def effect_of(
-    read: Readout, x: Float[Tensor, "*rows d_model"], write: Float[Tensor, "*rows d_model"]
-) -> tuple[Float[Tensor, "*rows token"], Float[Tensor, "*rows token"]]:
-    """The frozen and the rescale term of a write c that is part of the last states x.
+class LastState:
+    """Last states x, ready to have writes taken out of them."""
 
-    Cost: two products with A and a few passes over x; no forward pass.
-    """
-    centred, moved = read.norm.centred(x), read.norm.centred(write)
-    scale, without = read.norm.scale(x), read.norm.scale(x - write)
-    frozen = moved @ read.A / scale
-    rest = (centred - moved) @ read.A / scale
-    # 1 - s/s' from s'^2 - s^2, which keeps the digits of a small write.
-    shrunk = (moved * (moved - 2 * centred)).mean(-1, keepdim=True)
-    return frozen, shrunk / (without * (without + scale)) * rest
+    def __init__(self, read: Readout, x: Float[Tensor, "*rows d_model"]) -> None:
+        self.read = read
+        self.centred = read.norm.centred(x)
+        self.scale = read.norm.scale(x)
+
+    def without(
+        self, write: Float[Tensor, "*rows d_model"]
+    ) -> tuple[Float[Tensor, "*rows token"], Float[Tensor, "*rows token"]]:
+        """The frozen and the rescale term of a write that is part of x.
+
+        Cost: two products with A and a few passes over x; no forward pass.
+        """
+        moved = self.read.norm.centred(write)
+        left = self.centred - moved
+        without = (left.square().mean(-1, keepdim=True) + self.read.norm.eps).sqrt()
+        frozen = moved @ self.read.A / self.scale
+        rest = left @ self.read.A / self.scale
+        # 1 - s/s' from s'^2 - s^2, which keeps the digits of a small write.
+        shrunk = -(moved * (left + self.centred)).mean(-1, keepdim=True)
+        return frozen, shrunk / (without * (without + self.scale)) * rest
 
 
 def direct_effect(
     model: HookedTransformer,
     input: Input | Trace,
-    target: str | int,
+    target: str | int | None,
     contrast: str | int | None = None,
     *,
     pos: int | None = None,
 ) -> xr.Dataset:
-    """Each component's exact direct effect on a logit, or on the difference of two.
+    """Each component's exact direct effect on a logit, on the difference of two, or on all.
 
     The effect is the logit as it is, minus what it would be without the component's write into
     the last state, everything upstream and downstream of the write held.
 
     Args:
-        target, contrast: the token whose logit is meant, and the one subtracted, if any.
+        target, contrast: the token whose logit is meant (None: each token's), and the one
+            subtracted, if any.
         pos: one position (negative counts from the end); None for all.
 
     Returns:
-        Over [component, batch, pos], in logits: `frozen`, the part that direct logit attribution
-        gives; `rescale`, what the final LayerNorm's scale adds; `exact`, their sum. `kind` and
-        `layer` are coordinates of component, as in `direct_logit_attribution`.
+        Over [component, batch, pos], in logits (with a last axis `token` when target is None):
+        `frozen`, the part that direct logit attribution gives; `rescale`, what the final
+        LayerNorm's scale adds; `exact`, their sum. `kind` and `layer` are coordinates of
+        component, as in `direct_logit_attribution`.
 
     Raises:
-        InputError: unreadable input, an unknown token, a position outside the prompt, or a model
-            without normalisation, whose attribution is exact already.
+        InputError: unreadable input, an unknown token, a contrast without a target, a position
+            outside the prompt, or a model without normalisation, whose attribution is exact
+            already.
 
-    Cost: one forward pass, and for each component two products with one column of the unembedding
-    and a few passes over [batch, pos, d_model].
+    Cost: one forward pass, and for each component one product with the asked columns of the
+    unembedding and a few passes over [batch, pos, d_model].
     """
     sphere_norms(model)
-    run = traced(model, input, write_sites(model.cfg))
-    chosen = positions(pos, run.ids.shape[1])
-    read = readout(
-        model, to_id(model, target), None if contrast is None else to_id(model, contrast)
-    )
-    x = run.stream[-1, :, chosen]
-    terms = [effect_of(read, x, write.value[:, chosen]) for write in writes(run)]
-    frozen, rescale = (torch.stack(term)[..., 0] for term in zip(*terms, strict=True))
-    dims = ("component", "batch", "pos")
-    return labelled_set(
-        model,
+    asked = ask(model, input, target, contrast, pos, write_sites(model.cfg))
+    last = LastState(asked.read, asked.x)
+    terms = [last.without(asked.at(write.value)) for write in writes(asked.run)]
+    frozen, rescale = (asked.said(torch.stack(term)) for term in zip(*terms, strict=True))
+    axes = ("component", *asked.axes)
+    return asked.answer(
         {
-            "frozen": (frozen, dims, "logits"),
-            "rescale": (rescale, dims, "logits"),
-            "exact": (frozen + rescale, dims, "logits"),
+            "frozen": (frozen, axes, "logits"),
+            "rescale": (rescale, axes, "logits"),
+            "exact": (frozen + rescale, axes, "logits"),
         },
-        ids=run.ids,
-        coords=_component_coords(model) | {"pos": chosen},
-        target=target,
-        contrast=contrast,
+        _component_coords(model),
     )
 
 
 def ablation_effect(
     model: HookedTransformer,
     input: Input | Trace,
-    target: str | int,
+    target: str | int | None,
     contrast: str | int | None = None,
     *,
     pos: int = -1,
@@ -119,13 +123,14 @@ def ablation_effect(
     (Rushing & Nanda 2024, 2402.15390) show as terms of opposite sign to `frozen`.
 
     Args:
-        target, contrast: the token whose logit is meant, and the one subtracted, if any.
+        target, contrast: the token whose logit is meant (None: each token's), and the one
+            subtracted, if any.
         pos: the position that is read.
 
     Returns:
-        `frozen`, `rescale`, `downstream` and `total` over [component, batch], in logits. Removing
-        a head leaves the value bias that it passes on whatever it attends to (see
-        `interp.components`).
+        `frozen`, `rescale`, `downstream` and `total` over [component, batch], in logits (with a
+        last axis `token` when target is None). Removing a head leaves the value bias that it
+        passes on whatever it attends to (see `interp.components`).
 
     Raises:
         InputError: as `direct_effect`.
@@ -133,29 +138,19 @@ def ablation_effect(
     Cost: one forward pass and, for each component, what its removal can reach of another.
     """
     sphere_norms(model)
-    run = traced(model, input, sites_of(model.cfg))
-    [at] = positions(pos, run.ids.shape[1])
-    target_id = to_id(model, target)
-    contrast_id = None if contrast is None else to_id(model, contrast)
-    read, x = readout(model, target_id, contrast_id), run.stream[-1, :, at]
+    asked = ask(model, input, target, contrast, pos, sites_of(model.cfg))
+    run, [at], last = asked.run, asked.chosen, LastState(asked.read, asked.x[:, 0])
     components = list(writes(run))
-    terms = [effect_of(read, x, write.value[:, at]) for write in components]
-    frozen, rescale = (torch.stack(term)[..., 0] for term in zip(*terms, strict=True))
-
+    direct = [last.without(write.value[:, at]) for write in components]
+    frozen, rescale = (torch.stack(term) for term in zip(*direct, strict=True))
     changed = replay(run, [removal(run, write) for write in components], pos=at)
-    lost = run.logits[:, at] - changed
-    total = lost[..., target_id]
-    if contrast_id is not None:
-        total = total - lost[..., contrast_id]
-    dims = ("component", "batch")
+    total = asked.asked(run.logits[:, at] - changed)
+    downstream = total - frozen - rescale
+    terms = {"frozen": frozen, "rescale": rescale, "downstream": downstream, "total": total}
+    axes = ("component", "batch", *asked.axes[2:])
     return labelled_set(
         model,
-        {
-            "frozen": (frozen, dims, "logits"),
-            "rescale": (rescale, dims, "logits"),
-            "downstream": (total - frozen - rescale, dims, "logits"),
-            "total": (total, dims, "logits"),
-        },
+        {name: (asked.said(term), axes, "logits") for name, term in terms.items()},
         ids=run.ids,
         coords=_component_coords(model),
         target=target,

@@ -39,7 +39,8 @@ def frozen_scale_loss(model: HookedTransformer, input: Input) -> xr.Dataset:
     Returns:
         `delta_loss` [state], nats a token, with the scale of the one LayerNorm that reads that
         state held; `joint_delta_loss`, with all held together; `loss` as the model is;
-        `spread` [state], the standard deviation of the scale over its mean, positions from 1 on.
+        `spread` [state], the standard deviation of the scale over its mean, positions from 1 on
+        (of these very values, so 0 where there is a single one).
 
     Raises:
         InputError: unreadable input; fewer than two tokens; a model without normalisation.
@@ -57,7 +58,7 @@ def frozen_scale_loss(model: HookedTransformer, input: Input) -> xr.Dataset:
     deltas = [_loss(_logits(run.weights, ids, {site: means[site]}), ids) - loss for site in sites]
     joint = _loss(_logits(run.weights, ids, means), ids) - loss
     later = [run[site][:, 1:] for site in sites]
-    spread = torch.stack([s.std() / s.mean() for s in later])
+    spread = torch.stack([s.std(correction=0) / s.mean() for s in later])
     result = labelled_set(
         model,
         {

@@ -78,7 +78,7 @@ def layernorm_gains(model: HookedTransformer, input: Input | Trace) -> xr.Datase
     Cost: one forward pass and two passes over the stream.
     """
     run = stream_states(model, input)
-    jacobians = [Jacobian.at(state.x, state.norm) for state in run]
+    jacobians = [Jacobian(state.norm, state.y, state.s) for state in run]
     dims = ("state", "batch", "pos")
     result = labelled_set(
         model,

@@ -11,8 +11,7 @@ from interp.engine import Trace
 from interp.inputs import Input
 from interp.norms import hop_names, state_names
 from interp.result_sets import labelled_set
-from interp.sphere.angles import angle, curvature, turn
-from interp.sphere.laws import direction
+from interp.sphere.angles import angle_between_units, curvature, turn
 from interp.sphere.states import stream_states
 
 if TYPE_CHECKING:
@@ -44,17 +43,17 @@ def sphere_path(model: HookedTransformer, input: Input | Trace) -> xr.Dataset:
     hops, turns, bends = [], [], []
     first = None
     for state in run:
-        points = [*points[-2:], direction(state.centred)]
+        points = [*points[-2:], state.direction]
         first = points[0] if first is None else first
         bends.append(curvature(points[-1]))
         if len(points) > 1:
-            hops.append(angle(points[-2], points[-1]))
+            hops.append(angle_between_units(points[-2], points[-1]))
         if len(points) > 2:
             turns.append(turn(*points))
     assert first is not None
     hop_angle = torch.stack(hops)
     length = hop_angle.sum(0)
-    chord_angle = angle(first, points[-1])
+    chord_angle = angle_between_units(first, points[-1])
     n_pos, names = run.ids.shape[1], state_names(model.cfg)
     each = ("batch", "pos")
     return labelled_set(

@@ -132,7 +132,7 @@ def distortion(
     coordinates: Float[Tensor, "point 3"],
     *,
     chords: bool,
-    limit: int = 512,
+    limit: int = 256,
 ) -> Distortion:
     """Compare a picture with the sphere, over all pairs of up to `limit` evenly spaced points.
 

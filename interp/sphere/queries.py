@@ -9,12 +9,12 @@ import xarray as xr
 from jaxtyping import Float
 from torch import Tensor
 
-from interp.engine import Trace
+from interp.engine import Trace, traced
 from interp.inputs import Input
 from interp.norms import mean_removed
 from interp.result_sets import labelled_set
 from interp.sites import Site
-from interp.sphere.states import layernorms, traced
+from interp.sphere.states import layernorms
 
 if TYPE_CHECKING:
     from transformer_lens import HookedTransformer

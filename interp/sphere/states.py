@@ -5,17 +5,19 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from interp.engine import Trace, trace
+from interp.engine import Trace, traced
 from interp.errors import InputError
 from interp.inputs import Input, to_ids
 from interp.norms import Norm, norms, stream_sites
 from interp.sites import Site
+from interp.sphere.laws import direction
 
 if TYPE_CHECKING:
     from transformer_lens import HookedTransformer, HookedTransformerConfig
@@ -29,10 +31,20 @@ class State:
     x: Float[Tensor, "batch pos d_model"]
     y: Float[Tensor, "batch pos d_model"]
 
-    @property
+    @cached_property
     def centred(self) -> Float[Tensor, "batch pos d_model"]:
         """x~: what the normalisation sees of x."""
         return self.norm.centred(self.x)
+
+    @cached_property
+    def direction(self) -> Float[Tensor, "batch pos d_model"]:
+        """x^ = x~ / |x~|: where the state stands on the sphere; NaN for a constant row."""
+        return direction(self.centred)
+
+    @cached_property
+    def s(self) -> Float[Tensor, "batch pos 1"]:
+        """What the normalisation divides by."""
+        return (self.centred.square().mean(-1, keepdim=True) + self.norm.eps).sqrt()
 
 
 def normalized_sites(cfg: HookedTransformerConfig) -> list[Site]:
@@ -54,22 +66,6 @@ class States:
 
     def __getitem__(self, index: int) -> State:
         return self.states[index]
-
-
-def traced(model: HookedTransformer, input: Input | Trace, sites: list[Site]) -> Trace:
-    """A trace of the input that keeps `sites`; a trace that came is used as it is.
-
-    Raises:
-        InputError: unreadable input; a trace of another model.
-    """
-    if not isinstance(input, Trace):
-        return trace(model, input, sites=sites)
-    if input.model is not model:
-        raise InputError(
-            f"A trace of model {input.model.cfg.model_name!r} came with model "
-            f"{model.cfg.model_name!r}: trace the model that is asked about."
-        )
-    return input
 
 
 def stream_states(model: HookedTransformer, input: Input | Trace) -> States:

@@ -14,7 +14,6 @@ from interp.errors import InputError
 from interp.inputs import Input
 from interp.norms import state_names
 from interp.result_sets import labelled_set
-from interp.sphere.laws import direction
 from interp.sphere.projections import ball, distortion, equal_volume, equidistant, lambert
 from interp.sphere.states import stream_states
 
@@ -55,7 +54,7 @@ def sphere_view(
             with a view that has none.
 
     Cost: one forward pass, an eigendecomposition in d_model dimensions, and all pairs of up to
-    512 points.
+    256 points.
     """
     if mode not in VIEWS:
         raise InputError(f"View {mode!r} came, but there are {', '.join(VIEWS)}: choose one.")
@@ -74,22 +73,21 @@ def sphere_view(
         )
     run = stream_states(model, input)
     directions = {
-        name: direction(state.centred)
-        for name, state in zip(names, run, strict=True)
-        if name in shown
+        name: state.direction for name, state in zip(names, run, strict=True) if name in shown
     }
     points = torch.stack([directions[name] for name in shown])
     flat = points.flatten(0, 2)
-    defined = ~flat.isnan().any(-1)
+    defined = ~flat[:, 0].isnan()  # a row without a direction is NaN throughout
+    pointing = flat if bool(defined.all()) else flat[defined]
     if mode in ("ball", "equal_volume"):
-        picture = ball(flat[defined]) if mode == "ball" else equal_volume(flat[defined])
+        picture = ball(pointing) if mode == "ball" else equal_volume(pointing)
     else:
         middle = _pole(directions, (shown[-1], 0, run.ids.shape[1] - 1) if pole is None else pole)
-        picture = (equidistant if mode == "equidistant" else lambert)(flat[defined], middle)
+        picture = (equidistant if mode == "equidistant" else lambert)(pointing, middle)
     coordinates = flat.new_full((len(flat), 3), torch.nan)
     captured = flat.new_full((len(flat),), torch.nan)
     coordinates[defined], captured[defined] = picture.coordinates, picture.captured
-    report = distortion(flat[defined], picture.coordinates, chords=mode in ("ball", "lambert"))
+    report = distortion(pointing, picture.coordinates, chords=mode in ("ball", "lambert"))
     dims = ("state", "batch", "pos")
     shape = points.shape[:3]
     result = labelled_set(

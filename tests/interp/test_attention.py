@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
+from agreement import CLOSE
 from random_models import letters_tokenizer, random_hooked, random_ids
 from transformer_lens import HookedTransformer, HookedTransformerConfig
+from zoo import induction_model
 
 from interp import InputError, attention_patterns, head_scores, induction_scores
 from interp.attention import (
@@ -15,8 +17,6 @@ from interp.attention import (
     shuffled_copies,
     uniform_pattern,
 )
-
-CLOSE = {"rtol": 1e-10, "atol": 1e-10}
 
 
 def planted(block: int = 7, d_vocab: int = 11) -> HookedTransformer:
@@ -140,6 +140,24 @@ def test_planted_heads_score_one():
     assert float(on_text.sel(score="induction", layer=1, head=1)) == pytest.approx(1, abs=1e-9)
     assert float(on_text.sel(score="entropy", layer=0, head=0)) == pytest.approx(0, abs=1e-9)
     assert float(on_text.sel(score="distance", layer=0, head=0)) == pytest.approx(1)
+
+
+@pytest.mark.parametrize("distractors", [False, True])
+@pytest.mark.parametrize("layer_norm", [False, True])
+def test_the_zoos_heads_score_one_and_its_empty_heads_chance(layer_norm, distractors):
+    model = induction_model(layer_norm=layer_norm, distractors=distractors)
+    block = torch.tensor([5, 9, 2, 11, 7, 3])
+    ids = torch.cat([torch.tensor([0]), block, block])[None]
+    scores = head_scores(model, ids).sel(batch=0)
+    known = {("previous_token", 0, 0), ("induction", 1, 1)}
+    known |= {("previous_token", 1, 3)} if distractors else set()
+    for score, layer, head in known:
+        cell = scores["value"].sel(score=score, layer=layer, head=head)
+        assert float(cell) == pytest.approx(1, abs=1e-12), (score, layer, head)
+    empty = {(0, 1), (0, 3), (1, 0), (1, 2)}
+    for layer, head in empty if distractors else empty | {(0, 2), (1, 3)}:
+        gap = abs(scores["value"].sel(layer=layer, head=head) - scores["chance"])
+        assert float(gap.max()) < 1e-12, (layer, head)
 
 
 def test_one_hot_patterns_score_one_for_what_they_are():

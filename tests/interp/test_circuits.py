@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from agreement import CLOSE, VARIANTS, values, variant
 from folding import folded
 from random_models import random_hooked, random_ids
 
@@ -20,23 +21,10 @@ from interp import (
 )
 from interp.circuits import head_weights, token_vectors
 
-CLOSE = {"rtol": 1e-10, "atol": 1e-10}
-VARIANTS = {
-    "LN": {},
-    "folded": {},
-    "no norm": {"normalization_type": None},
-    "attention only": {"attn_only": True},
-}
-
 
 @pytest.fixture(params=VARIANTS, scope="module")
 def model(request):
-    made = random_hooked(11, **VARIANTS[request.param], n_layers=3)
-    return folded(made) if request.param == "folded" else made
-
-
-def values(array) -> torch.Tensor:
-    return torch.as_tensor(array.to_numpy())
+    return variant(request.param, 11, n_layers=3)
 
 
 def by_hand(model, layer, head):
@@ -252,6 +240,33 @@ def test_chosen_tokens_are_a_part_of_the_table():
     some = circuit_table(model, 1, 0, "OV", tokens=["c", 7])
     torch.testing.assert_close(values(some), values(whole)[[2, 7]][:, [2, 7]], **CLOSE)
     assert some["tokens"].to_numpy().tolist() == ["c", "h"]
+
+
+@pytest.mark.parametrize("variant", ["LN", "no norm", "attention only"])
+def test_unfolded_circuits_are_the_plain_products(variant):
+    model = random_hooked(11, **VARIANTS[variant], n_layers=3)
+    layer, head = 2, 1
+    attn = model.blocks[layer].attn
+    QK = attn.W_Q[head] @ attn.W_K[head].T
+    OV = attn.W_V[head] @ attn.W_O[head]
+    plain = {"fold_ln": False}
+    got = values(circuit_table(model, layer, head, "QK", **plain))
+    torch.testing.assert_close(got, model.W_E @ QK @ model.W_E.T / attn.attn_scale, **CLOSE)
+    got = values(circuit_table(model, layer, head, "OV", **plain))
+    torch.testing.assert_close(got, model.W_E @ OV @ model.W_U, **CLOSE)
+    spectra = circuit_spectra(model, **plain)
+    for name, full in (("QK", QK), ("OV", OV)):
+        own = values(spectra[name].sel(layer=layer, head=head))
+        torch.testing.assert_close(own, torch.linalg.svdvals(full)[:5], **CLOSE)
+    scores = composition_scores(model, **plain)
+    for kind in "QKV":
+        want = model.all_composition_scores(kind)
+        torch.testing.assert_close(values(scores["value"].sel(kind=kind)), want, **CLOSE)
+    assert float(scores["baseline"]) == pytest.approx(16**-0.5)
+    folds = variant == "no norm"
+    same = torch.allclose(values(circuit_table(model, layer, head, "QK")), got)
+    assert not same
+    assert torch.allclose(values(circuit_table(model, layer, head, "OV")), got) == folds
 
 
 def test_bad_requests_are_refused():

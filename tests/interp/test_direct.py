@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from folding import folded
+from agreement import CLOSE, VARIANTS, values, variant
 from random_models import random_hooked, random_ids
 
 from interp import (
@@ -16,19 +16,13 @@ from interp import (
     source_attribution,
 )
 
-CLOSE = {"rtol": 1e-10, "atol": 1e-10}
-VARIANTS = {
-    "LN": {},
-    "folded": {},
-    "no norm": {"normalization_type": None},
-    "attention only": {"attn_only": True},
-}
+# One token, a difference, all of them.
+QUESTIONS = [(4, None), (4, 7), (None, None)]
 
 
 @pytest.fixture(params=VARIANTS, scope="module")
 def model(request):
-    made = random_hooked(7, **VARIANTS[request.param])
-    return folded(made) if request.param == "folded" else made
+    return variant(request.param, 7)
 
 
 @pytest.fixture(params=[1, 3], scope="module")
@@ -36,11 +30,7 @@ def ids(request):
     return random_ids(8, batch=request.param)
 
 
-def values(array) -> torch.Tensor:
-    return torch.as_tensor(array.to_numpy())
-
-
-@pytest.mark.parametrize(("target", "contrast"), [(4, None), (4, 7)])
+@pytest.mark.parametrize(("target", "contrast"), QUESTIONS)
 @pytest.mark.parametrize("pos", [None, 2, -1])
 def test_neurons_and_their_bias_sum_to_the_mlp(model, ids, target, contrast, pos):
     if model.cfg.attn_only:
@@ -49,19 +39,21 @@ def test_neurons_and_their_bias_sum_to_the_mlp(model, ids, target, contrast, pos
         return
     fine = neuron_attribution(model, ids, target, contrast, pos=pos)
     coarse = direct_logit_attribution(model, ids, target, contrast, pos=pos)["part"]
-    assert fine["part"].dims == ("layer", "neuron", "batch", "pos")
+    token = ("token",) if target is None else ()
+    assert fine["part"].dims == ("layer", "neuron", "batch", "pos", *token)
     for layer in range(2):
         whole = fine["part"].sel(layer=layer).sum("neuron") + fine["bias"].sel(layer=layer)
         want = coarse.sel(component=f"{layer}_mlp_out")
         torch.testing.assert_close(values(whole), values(want), **CLOSE)
 
 
-@pytest.mark.parametrize(("target", "contrast"), [(4, None), (4, 7)])
+@pytest.mark.parametrize(("target", "contrast"), QUESTIONS)
 @pytest.mark.parametrize("pos", [None, 2, -1])
 def test_sources_sum_to_the_head(model, ids, target, contrast, pos):
     fine = source_attribution(model, ids, target, contrast, pos=pos)
     coarse = direct_logit_attribution(model, ids, target, contrast, pos=pos)["part"]
-    assert fine.dims == ("layer", "head", "batch", "query_pos", "key_pos")
+    token = ("token",) if target is None else ()
+    assert fine.dims == ("layer", "head", "batch", "query_pos", "key_pos", *token)
     chosen = list(range(7)) if pos is None else [pos % 7]
     assert fine["query_pos"].to_numpy().tolist() == chosen
     for layer in range(2):
@@ -121,7 +113,7 @@ def test_a_sources_part_is_what_leaves_the_logit_with_its_value(ids):
         torch.testing.assert_close(got, change, **CLOSE)
 
 
-@pytest.mark.parametrize(("target", "contrast"), [(4, None), (4, 7)])
+@pytest.mark.parametrize(("target", "contrast"), QUESTIONS)
 @pytest.mark.parametrize("pos", [None, -2])
 def test_accumulated_contributions_end_at_the_logit_and_step_by_parts(
     model, ids, target, contrast, pos
@@ -151,6 +143,11 @@ def test_accumulated_contributions_are_not_the_lens():
 )
 def test_bad_requests_are_refused(analysis):
     model = random_hooked()
-    for wrong in ({"target": 11}, {"target": 4, "pos": 3}, {"target": 4, "contrast": "ab"}):
+    for wrong in (
+        {"target": 11},
+        {"target": 4, "pos": 3},
+        {"target": 4, "contrast": "ab"},
+        {"target": None, "contrast": 4},
+    ):
         with pytest.raises(InputError):
             analysis(model, "abc", **wrong)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from agreement import CLOSE, values
 from folding import folded
 from random_models import random_hooked, random_ids
 
@@ -20,16 +21,10 @@ from interp import (
 )
 from interp.clusters import average_linkage
 
-CLOSE = {"rtol": 1e-10, "atol": 1e-10}
-
 
 @pytest.fixture(scope="module")
 def model():
     return random_hooked(19)
-
-
-def values(array) -> torch.Tensor:
-    return torch.as_tensor(array.to_numpy())
 
 
 @pytest.mark.parametrize("batch", [1, 3])

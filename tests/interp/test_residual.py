@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from agreement import CLOSE, VARIANTS, values, variant
 from folding import folded
 from random_models import random_hooked, random_ids
 
@@ -12,28 +13,15 @@ from interp.components import write_kinds, writes
 from interp.engine import trace
 from interp.norms import state_names
 
-CLOSE = {"rtol": 1e-10, "atol": 1e-10}
-VARIANTS = {
-    "LN": {},
-    "folded": {},
-    "no norm": {"normalization_type": None},
-    "attention only": {"attn_only": True},
-}
-
 
 @pytest.fixture(params=VARIANTS, scope="module")
 def model(request):
-    made = random_hooked(3, **VARIANTS[request.param])
-    return folded(made) if request.param == "folded" else made
+    return variant(request.param, 3)
 
 
 @pytest.fixture(params=[1, 3], scope="module")
 def ids(request):
     return random_ids(5, batch=request.param)
-
-
-def values(array) -> torch.Tensor:
-    return torch.as_tensor(array.to_numpy())
 
 
 def test_each_state_is_read_by_the_models_own_last_layers(model, ids):

@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+from agreement import CLOSE, values
 from folding import folded
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,16 +21,10 @@ from interp import (
     scale_jitter,
 )
 from interp.engine import trace
-from interp.sphere.dimension import dimensions_for, mean_cosine, participation_ratio
+from interp.sphere.dimension import dimensions_for, mean_cosine, moments, participation_ratio
 from interp.sphere.growth import growth_rate
 from interp.sphere.laws import direction
 from interp.sphere.queries import asked_angle
-
-CLOSE = {"rtol": 1e-10, "atol": 1e-10}
-
-
-def values(array) -> torch.Tensor:
-    return torch.as_tensor(array.to_numpy())
 
 
 @st.composite
@@ -69,12 +64,12 @@ def test_growth_does_not_see_the_units_and_leaves_position_0_out():
 
 @given(clouds())
 def test_participation_ratio_is_the_inverse_mean_squared_cosine(points):
-    ratio = float(participation_ratio(points))
+    ratio = float(participation_ratio(moments(points)))
     cosines = points @ points.mT
     assert ratio == pytest.approx(1 / float(cosines.square().mean()), rel=1e-10)
     assert 1 - 1e-12 <= ratio <= min(points.shape) + 1e-9
     turned = points @ torch.linalg.qr(torch.randn(points.shape[1], points.shape[1]).double()).Q
-    assert float(participation_ratio(turned)) == pytest.approx(ratio, rel=1e-9)
+    assert float(participation_ratio(moments(turned))) == pytest.approx(ratio, rel=1e-9)
     eigenvalues = torch.linalg.eigvalsh(points.mT @ points)
     want = eigenvalues.sum().square() / eigenvalues.square().sum()
     assert ratio == pytest.approx(float(want), rel=1e-9)
@@ -91,7 +86,13 @@ def test_mean_cosine_needs_no_pairs(points):
 def test_dimensions_that_hold_a_share():
     points = torch.diag(torch.tensor([9.0, 3.0, 1.0, 1.0])).double().sqrt()
     for share, want in ((0.5, 1), (9 / 14, 1), (0.65, 2), (0.9, 3), (1.0, 4)):
-        assert dimensions_for(points, share) == want
+        assert dimensions_for(moments(points), share) == want
+
+
+def held_by(points: torch.Tensor, share: float) -> int:
+    """How many singular values hold a share of the squared length, counted one by one."""
+    power = torch.linalg.svdvals(points).square()
+    return next(n for n in range(1, 99) if float(power[:n].sum() / power.sum()) >= share)
 
 
 def test_effective_dim_of_a_model():
@@ -104,7 +105,7 @@ def test_effective_dim_of_a_model():
     cosines = points @ points.mT
     assert float(at["participation_ratio"]) == pytest.approx(1 / float(cosines.square().mean()))
     assert float(result["participation_ratio"].max()) <= 15
-    assert float(at["dims_90"]) == dimensions_for(points, 0.9)
+    assert float(at["dims_90"]) == int(held_by(points, 0.9))
     assert effective_dim(model, "a")["mean_cosine"].isnull().all()
 
 
@@ -147,12 +148,15 @@ def test_a_scale_held_at_what_it_is_costs_nothing():
     result = frozen_scale_loss(random_hooked(4), "ab")
     assert float(abs(result["delta_loss"]).max()) < 1e-12
     assert abs(float(result["joint_delta_loss"])) < 1e-12
+    assert float(result["spread"].max()) == 0
 
 
 def test_held_scales_are_those_of_hooks():
     model, ids = random_hooked(4), random_ids(2, batch=3)
     result = frozen_scale_loss(model, ids)
     loss, cache = model.run_with_cache(ids, return_type="loss")
+    final = cache["ln_final.hook_scale"][:, 1:].numpy()
+    assert float(result["spread"][-1]) == pytest.approx(float(final.std() / final.mean()))
     assert float(result["loss"]) == pytest.approx(float(loss), abs=1e-12)
 
     def hold(scale, hook):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from agreement import CLOSE, values
 from folding import folded
 from random_models import random_hooked, random_ids
 
@@ -16,13 +17,7 @@ from interp import (
 from interp.components import attention_bias, value_bias, writes
 from interp.engine import trace
 from interp.readout import readout
-from interp.sphere.effects import effect_of
-
-CLOSE = {"rtol": 1e-10, "atol": 1e-10}
-
-
-def values(array) -> torch.Tensor:
-    return torch.as_tensor(array.to_numpy())
+from interp.sphere.effects import LastState
 
 
 @pytest.fixture(params=["LN", "folded", "attention only"], scope="module")
@@ -36,7 +31,7 @@ def ids(request):
     return random_ids(9, batch=request.param)
 
 
-@pytest.mark.parametrize(("target", "contrast"), [(4, None), (4, 7)])
+@pytest.mark.parametrize(("target", "contrast"), [(4, None), (4, 7), (None, None)])
 @pytest.mark.parametrize("pos", [None, 3, -1])
 def test_exact_effect_is_the_change_when_the_write_is_taken_out(model, ids, target, contrast, pos):
     effects = direct_effect(model, ids, target, contrast, pos=pos)
@@ -47,7 +42,8 @@ def test_exact_effect_is_the_change_when_the_write_is_taken_out(model, ids, targ
 
         last = f"blocks.{model.cfg.n_layers - 1}.hook_resid_post"
         change = model(ids) - model.run_with_hooks(ids, fwd_hooks=[(last, remove)])
-        want = change[..., target] - (0 if contrast is None else change[..., contrast])
+        want = change if target is None else change[..., target]
+        want = want - (0 if contrast is None else change[..., contrast])
         want = want if pos is None else want[:, [pos]]
         got = effects.sel(component=write.label)
         torch.testing.assert_close(values(got["exact"]), want, **CLOSE)
@@ -66,7 +62,7 @@ def test_no_write_and_a_write_of_the_mean_do_nothing(model, ids):
     x = trace(model, ids).stream[-1]
     read = readout(model)
     for write in (torch.zeros_like(x), torch.ones_like(x)):
-        for term in effect_of(read, x, write):
+        for term in LastState(read, x).without(write):
             torch.testing.assert_close(term, torch.zeros_like(term), **CLOSE)
 
 
@@ -74,7 +70,8 @@ def test_tiny_writes_keep_the_digits_of_their_rescaling(model, ids):
     """The rescale term of a small write is linear in it; 1 - s/s' alone would be rounding."""
     x, read = trace(model, ids).stream[-1], readout(model)
     write = torch.randn(x.shape, generator=torch.Generator().manual_seed(0)).double()
-    small, smaller = (effect_of(read, x, write * size)[1] / size for size in (1e-10, 1e-11))
+    last = LastState(read, x)
+    small, smaller = (last.without(write * size)[1] / size for size in (1e-10, 1e-11))
     torch.testing.assert_close(small, smaller, rtol=1e-6, atol=1e-8)
 
 
@@ -117,6 +114,14 @@ def test_three_terms_are_the_total_effect_of_an_ablation(model, ids, pos):
         torch.testing.assert_close(values(got["downstream"]), downstream, **CLOSE)
 
 
+def test_all_tokens_at_once_are_each_token(model, ids):
+    every = ablation_effect(model, ids, None)
+    assert every["total"].dims == ("component", "batch", "token")
+    for name in every.data_vars:
+        one = ablation_effect(model, ids, 4)[name]
+        torch.testing.assert_close(values(every[name])[..., 4], values(one), **CLOSE)
+
+
 def test_the_last_mlp_has_nothing_downstream():
     model, ids = random_hooked(8), random_ids(9, batch=3)
     effects = ablation_effect(model, ids, 4)
@@ -132,3 +137,5 @@ def test_bad_requests_are_refused():
         direct_effect(random_hooked(), "abc", 3, pos=3)
     with pytest.raises(InputError):
         ablation_effect(random_hooked(), "abc", 11)
+    with pytest.raises(InputError, match="contrast"):
+        direct_effect(random_hooked(), "abc", None, 3)

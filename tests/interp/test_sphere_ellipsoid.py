@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from agreement import CLOSE
 from folding import folded
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,8 +15,6 @@ from interp import InputError, gain_ellipsoid, sphere_radius
 from interp.engine import trace
 from interp.norms import Norm
 from interp.sphere.ellipsoid import ellipsoid
-
-CLOSE = {"rtol": 1e-10, "atol": 1e-10}
 
 
 @st.composite

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from agreement import CLOSE, values
 from folding import folded
 from hypothesis import given
 from hypothesis import strategies as st
@@ -34,12 +35,6 @@ from interp import (
 from interp.norms import mean_removed, state_names
 from interp.sphere.angles import angle, curvature, tangent_towards, turn
 from interp.sphere.laws import direction
-
-CLOSE = {"rtol": 1e-10, "atol": 1e-10}
-
-
-def values(array) -> torch.Tensor:
-    return torch.as_tensor(array.to_numpy())
 
 
 def in_plane(theta: torch.Tensor, d: int, seed: int) -> torch.Tensor:

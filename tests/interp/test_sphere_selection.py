@@ -6,6 +6,7 @@ import itertools
 
 import pytest
 import torch
+from agreement import CLOSE
 from folding import folded
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,8 +19,6 @@ from interp.readout import readout
 from interp.sphere.ceiling import log_odds_ceiling
 from interp.sphere.hull import selection_margins
 from interp.sphere.selection import READINGS, self_selected
-
-CLOSE = {"rtol": 1e-10, "atol": 1e-10}
 
 
 @st.composite

@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+from agreement import CLOSE, values
 from folding import folded
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,12 +18,6 @@ from interp.norms import Norm
 from interp.readout import readout
 from interp.sphere.angles import angle
 from interp.sphere.unembedding import least_read
-
-CLOSE = {"rtol": 1e-10, "atol": 1e-10}
-
-
-def values(array) -> torch.Tensor:
-    return torch.as_tensor(array.to_numpy())
 
 
 @pytest.mark.parametrize("fold", [False, True])

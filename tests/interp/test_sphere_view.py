@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+from agreement import CLOSE
 from hypothesis import given
 from hypothesis import strategies as st
 from random_models import random_hooked, random_ids
@@ -21,8 +22,6 @@ from interp.sphere.projections import (
     lambert,
     principal_axes,
 )
-
-CLOSE = {"rtol": 1e-10, "atol": 1e-10}
 
 
 @st.composite

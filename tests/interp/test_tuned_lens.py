@@ -5,12 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from agreement import CLOSE
 from random_models import random_hooked, random_ids
 
 from interp import InputError, Translators, fit_tuned_lens, logit_lens, tuned_lens
 from interp.tuned_lens import identity_translators
-
-CLOSE = {"rtol": 1e-10, "atol": 1e-10}
 
 
 @pytest.fixture(scope="module", params=["LN", "attention only"])
