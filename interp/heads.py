@@ -22,7 +22,7 @@ from interp.replay import Progress, replay
 from interp.result_sets import labelled_set
 from interp.results import labelled
 from interp.sites import Site
-from interp.tally import Tally, merged, tally
+from interp.tally import over_corpus
 
 if TYPE_CHECKING:
     from transformer_lens import HookedTransformer
@@ -229,16 +229,16 @@ def head_scores_over(
     """
     text = windows(model, corpus, length=length)
     sites = [Site("pattern", layer) for layer in range(model.cfg.n_layers)]
-    total: Tally | None = None
-    for first, ids in text.batches(batch_size, progress):
+
+    def scores(ids: Int[Tensor, "batch pos"]) -> Float[Tensor, "batch score layer head"]:
+        """Each window's, with chance as one more layer."""
         run = trace(model, ids, sites=sites)
         layers = [pattern_scores(run[site], ids) for site in sites]
         uniform = uniform_pattern(text.length, layers[0]).expand(len(ids), -1, -1, -1)
         chance = pattern_scores(uniform, ids).expand(-1, -1, model.cfg.n_heads)
-        # [score, layer (the last one chance), batch, head] with the window first
-        part = tally(torch.stack([*layers, chance], dim=1).movedim(2, 0), first)
-        total = part if total is None else total + part
-    whole = merged(total)
+        return torch.stack([*layers, chance], dim=1).movedim(2, 0)
+
+    whole = over_corpus((at, scores(ids)) for at, ids in text.batches(batch_size, progress))
     low, high = whole.interval()
     dims = ("score", "layer", "head")
     return labelled_set(

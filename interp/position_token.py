@@ -17,7 +17,7 @@ from interp.errors import InputError
 from interp.norms import final_norm, state_names, stream_sites
 from interp.replay import Progress
 from interp.result_sets import labelled_set
-from interp.tally import Tally, merged, tally
+from interp.tally import over_corpus
 
 if TYPE_CHECKING:
     from transformer_lens import HookedTransformer
@@ -191,8 +191,8 @@ def effective_context(
             f"kept={sizes} and {len(text)} windows of {n_pos} tokens came, but 1 to {n_pos} "
             "tokens can be kept, and two windows are needed to resample from."
         )
-    total: Tally | None = None
-    for first, ids, others in _with_next(text, batch_size, progress):
+
+    def measures(ids: Tensor, others: Tensor) -> Float[Tensor, "batch kept measure"]:
         whole = _last_log_probs(model, ids)
         rows = []
         for n in sizes:
@@ -200,9 +200,10 @@ def effective_context(
             log_q = _last_log_probs(model, mixed)
             kl = (whole.exp() * (whole - log_q)).sum(-1)
             rows.append(torch.stack([kl, (whole.argmax(-1) == log_q.argmax(-1)).double()], -1))
-        part = tally(torch.stack(rows, dim=1), first)
-        total = part if total is None else total + part
-    summed = merged(total)
+        return torch.stack(rows, dim=1)
+
+    batches = _with_next(text, batch_size, progress)
+    summed = over_corpus((first, measures(ids, others)) for first, ids, others in batches)
     low, high = summed.interval()
     variables = {}
     for suffix, values in (("", summed.mean), ("_low", low), ("_high", high)):

@@ -8,7 +8,10 @@ be drawn, and keeps only its running sums (the Poisson bootstrap; Chamandy et al
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import reduce
+from operator import add
 
 import torch
 from jaxtyping import Float
@@ -66,10 +69,15 @@ def tally(values: Float[Tensor, "window ..."], first: int) -> Tally:
     return Tally(weights.sum(1), torch.tensordot(weights, values, dims=1))
 
 
-def merged(part: Tally | None) -> Tally:
-    """The tallies of all processes together. On a tiny corpus a process may have none."""
-    parts = [part for part in from_all(part) if part is not None]
-    whole = parts[0]
-    for other in parts[1:]:
-        whole = whole + other
-    return whole
+def over_corpus(batches: Iterable[tuple[int, Float[Tensor, "window ..."]]]) -> Tally:
+    """The tally of a whole corpus, of all processes that work on it.
+
+    Args:
+        batches: this process's: the index of a batch's first window, and its windows' values. On
+            a tiny corpus a process may have none.
+    """
+    own: Tally | None = None
+    for first, values in batches:
+        part = tally(values, first)
+        own = part if own is None else own + part
+    return reduce(add, (part for part in from_all(own) if part is not None))

@@ -21,7 +21,7 @@ from interp.errors import InputError
 from interp.ngrams import NGrams
 from interp.replay import Progress
 from interp.result_sets import Variable, labelled_set
-from interp.tally import Tally, merged, tally
+from interp.tally import Tally, over_corpus, tally
 
 if TYPE_CHECKING:
     from transformer_lens import HookedTransformer
@@ -70,17 +70,16 @@ def ngram_comparison(
             f"{model.cfg.d_vocab}: count them with the model's own tokenizer."
         )
     text = _windows(model, corpus, length)
-    total: Tally | None = None
-    for first, ids in text.batches(batch_size, progress):
+
+    def measures(ids: Int[Tensor, "batch pos"]) -> Float[Tensor, "batch column"]:
+        """Each order's, and the model's own loss as one more column."""
         log_q = trace(model, ids, sites=[]).logits.double().log_softmax(-1)[:, :-1].cpu()
         after = ids.cpu()[:, 1:, None]
         own = -log_q.gather(-1, after)[..., 0].mean(-1)
         rows = [_compare(log_q, p.log(), after, own) for p in ngrams.by_order(ids[:, :-1])]
-        # The model's own loss rides along as one more column.
-        values = torch.cat([torch.stack(rows, 1).flatten(1), own[:, None]], dim=1)
-        part = tally(values, first)
-        total = part if total is None else total + part
-    whole = merged(total)
+        return torch.cat([torch.stack(rows, 1).flatten(1), own[:, None]], dim=1)
+
+    whole = over_corpus((at, measures(ids)) for at, ids in text.batches(batch_size, progress))
     names = list(_MEASURES)
     by_order = (ngrams.order, len(names))
     variables: dict[str, Variable] = {}
@@ -141,30 +140,13 @@ def loss_by_position(
     Cost: one forward pass over the corpus; memory of a batch and RESAMPLES * length numbers.
     """
     text = _windows(model, corpus, length)
-    total: Tally | None = None
-    for first, ids in text.batches(batch_size, progress):
-        log_probs = trace(model, ids, sites=[]).logits.log_softmax(-1)[:, :-1]
-        losses = -log_probs.gather(-1, ids[:, 1:, None])[..., 0]
-        values = torch.cat([losses, in_context_score(losses)[:, None]], dim=1)
-        part = tally(values, first)
-        total = part if total is None else total + part
-    whole = merged(total)
-    low, high = whole.interval()
-    result = labelled_set(
-        model,
-        {
-            "loss": (whole.mean[:-1], ("pos",), "nats"),
-            "low": (low[:-1], ("pos",), "nats"),
-            "high": (high[:-1], ("pos",), "nats"),
-        },
-        windows=len(text),
-        length=text.length,
-    )
-    return result.assign(
-        in_context=float(whole.mean[-1]),
-        in_context_low=float(low[-1]),
-        in_context_high=float(high[-1]),
-    )
+
+    def losses(ids: Int[Tensor, "batch pos"]) -> Float[Tensor, "batch column"]:
+        each = _next_token_losses(model, ids)
+        return torch.cat([each, in_context_score(each)[:, None]], dim=1)
+
+    whole = over_corpus((at, losses(ids)) for at, ids in text.batches(batch_size, progress))
+    return _along_positions(model, whole, "in_context", windows=len(text), length=text.length)
 
 
 def in_context_score(losses: Float[Tensor, "batch pos"]) -> Float[Tensor, " batch"]:
@@ -202,27 +184,36 @@ def repeated_block_loss(
             "and at least 2 blocks are needed."
         )
     ids = repeated_blocks(model.cfg.d_vocab, block, n_blocks, seed).to(model.unembed.W_U.device)
-    log_probs = trace(model, ids, sites=[]).logits.log_softmax(-1)[:, :-1]
-    losses = -log_probs.gather(-1, ids[:, 1:, None])[..., 0]
+    losses = _next_token_losses(model, ids)
     gain = losses[:, block:].mean(-1) - losses[:, : block - 1].mean(-1)
     whole = tally(torch.cat([losses, gain[:, None]], dim=1), 0)
+    settings = {"block": block, "n_blocks": n_blocks, "seed": seed}
+    return _along_positions(model, whole, "second_minus_first", **settings)
+
+
+def _next_token_losses(
+    model: HookedTransformer, ids: Int[Tensor, "batch pos"]
+) -> Float[Tensor, "batch predicting"]:
+    """-log probability of the token that comes next, at every position but the last."""
+    log_probs = trace(model, ids, sites=[]).logits.log_softmax(-1)[:, :-1]
+    return -log_probs.gather(-1, ids[:, 1:, None])[..., 0]
+
+
+def _along_positions(
+    model: HookedTransformer, whole: Tally, summary: str, **settings: int
+) -> xr.Dataset:
+    """Losses by position, and in the tally's last column what `summary` names, with intervals."""
     low, high = whole.interval()
+    bounds = {"loss": whole.mean, "low": low, "high": high}
     result = labelled_set(
         model,
-        {
-            "loss": (whole.mean[:-1], ("pos",), "nats"),
-            "low": (low[:-1], ("pos",), "nats"),
-            "high": (high[:-1], ("pos",), "nats"),
-        },
-        block=block,
-        n_blocks=n_blocks,
-        seed=seed,
+        {name: (row[:-1], ("pos",), "nats") for name, row in bounds.items()},
+        ids=None,
+        coords=None,
+        **settings,
     )
-    return result.assign(
-        second_minus_first=float(whole.mean[-1]),
-        second_minus_first_low=float(low[-1]),
-        second_minus_first_high=float(high[-1]),
-    )
+    ends = {"": whole.mean, "_low": low, "_high": high}
+    return result.assign({summary + end: float(row[-1]) for end, row in ends.items()})
 
 
 def direct_path_against_bigram(model: HookedTransformer, ngrams: NGrams) -> xr.Dataset:
