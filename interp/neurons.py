@@ -112,7 +112,11 @@ def neuron_statistics(
     seen: _Seen | None = None
     for first, ids in text.batches(batch_size, progress):
         run = trace(model, ids, sites=sites)
-        layers = [_layer(run[site], first, top, bins, limits) for site in sites]
+        kept = _least_kept(seen, top, torch.stack([run[site][0, 0] for site in sites]))
+        layers = [
+            _layer(run[site], first, top, bins, limits, least)
+            for site, least in zip(sites, kept, strict=True)
+        ]
         tables = (torch.stack(table) for table in zip(*layers, strict=True))
         part = _Seen(ids.numel(), *tables)
         seen = part if seen is None else seen.and_then(part, top)
@@ -129,25 +133,42 @@ def _layer(
     top: int,
     bins: int,
     limits: tuple[float, float],
+    least: Float[Tensor, " neuron"],
 ) -> tuple[Tensor, ...]:
-    """One batch's part of everything in `_Seen` for one layer, on the CPU."""
+    """One batch's part of everything in `_Seen` for one layer, on the CPU.
+
+    Args:
+        least: what an activation must exceed to be among the strongest so far. The position of
+            others is not looked up.
+    """
     low, high = limits
     n_neurons, steps = post.shape[-1], bins / (high - low)
+    zero_bin = post.new_tensor(-low * steps)
     own_bins = torch.arange(n_neurons, device=post.device, dtype=torch.int32) * bins
     histogram = torch.zeros(n_neurons * bins, dtype=torch.long, device=post.device)
     sums = torch.zeros(2, n_neurons, dtype=torch.double, device=post.device)
     # A few windows at a time stay in the processor's cache, which makes this twice as fast.
     for some in post.split(8):
-        bin = (some - low).mul_(steps).clamp_(0, bins - 1).to(torch.int32)
+        bin = torch.add(zero_bin, some, alpha=steps).clamp_(0, bins - 1).to(torch.int32)
         histogram += torch.bincount(bin.add_(own_bins).flatten(), minlength=len(histogram))
         sums[0] += some.sum((0, 1))
         sums[1] += (some * some).sum((0, 1))
-    strongest = post.amax(dim=1).sort(dim=0, descending=True, stable=True)
-    best, window = strongest.values[:top], strongest.indices[:top]
-    neuron = torch.arange(n_neurons, device=post.device)
-    pos = post[window, :, neuron].argmax(-1)
-    parts = (*sums, histogram.view(-1, bins).double(), best.T, (window + first).T, pos.T)
+    strongest = post.amax(dim=1).T.contiguous().sort(descending=True, stable=True)
+    best, window = strongest.values[:, :top], strongest.indices[:, :top]
+    pos = torch.zeros_like(window)
+    neuron, rank = (best > least[:, None]).nonzero(as_tuple=True)
+    pos[neuron, rank] = post[window[neuron, rank], :, neuron].argmax(-1)
+    parts = (*sums, histogram.view(-1, bins).double(), best, window + first, pos)
     return tuple(part.cpu() for part in parts)
+
+
+def _least_kept(
+    seen: _Seen | None, top: int, like: Float[Tensor, "layer neuron"]
+) -> Float[Tensor, "layer neuron"]:
+    """The last of the strongest so far; -inf while there is still room."""
+    if seen is None or seen.best.shape[-1] < top:
+        return torch.full_like(like, -torch.inf)
+    return seen.best[..., -1].to(like)
 
 
 def _statistics(

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from agreement import CLOSE
 from random_models import random_hooked
 
 from interp import InputError, neuron_examples, neuron_statistics, neuron_vocabulary
 
-CLOSE = {"rtol": 1e-10, "atol": 1e-10}
 TEXT = torch.randint(0, 11, (170,), generator=torch.Generator().manual_seed(6))
 ROWS = TEXT[:168].view(24, 7)
 
