@@ -67,6 +67,7 @@ from .prediction import next_token as next_token
 from .prediction import token_losses as token_losses
 from .sphere import key_selectability as key_selectability
 from .sphere import layernorm_gains as layernorm_gains
+from .sphere import neuron_split as neuron_split
 from .sphere import norm_growth as norm_growth
 from .sphere import null_writers as null_writers
 from .sphere import query_uniformity as query_uniformity
@@ -139,6 +140,7 @@ __all__ = [
     "moved_by_heads",
     "neuron_attribution",
     "neuron_examples",
+    "neuron_split",
     "neuron_statistics",
     "neuron_vocabulary",
     "ngram_comparison",

@@ -7,6 +7,7 @@ from .frozen import frozen_scale_loss as frozen_scale_loss
 from .frozen import scale_jitter as scale_jitter
 from .growth import norm_growth as norm_growth
 from .jacobian import layernorm_gains as layernorm_gains
+from .neuron_split import neuron_split as neuron_split
 from .path import sphere_path as sphere_path
 from .queries import query_uniformity as query_uniformity
 from .radius import eps_regime as eps_regime
@@ -29,6 +30,7 @@ __all__ = [
     "gain_ellipsoid",
     "key_selectability",
     "layernorm_gains",
+    "neuron_split",
     "norm_growth",
     "null_writers",
     "query_uniformity",

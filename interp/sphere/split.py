@@ -14,24 +14,37 @@ x^ and the tangential direction span the plane in which it moves.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 import xarray as xr
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from interp.components import updates, write_sites
-from interp.engine import Trace
+from interp.engine import Trace, traced
 from interp.inputs import Input
 from interp.norms import Norm, state_names
 from interp.result_sets import labelled_set
 from interp.sphere.laws import direction, row_norm
-from interp.sphere.states import sphere_norms, traced
+from interp.sphere.states import sphere_norms
 
 if TYPE_CHECKING:
     from transformer_lens import HookedTransformer
+
+
+QUANTITIES = {
+    "mean": "stream",
+    "radial": "stream",
+    "tangential": "stream",
+    "along": "stream",
+    "hop": "radians",
+    "killed_linear": "1",
+    "killed": "1",
+}
+"""what is reported of each update, with its unit; see `update_split`"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,6 +63,11 @@ class Split:
     def squared(self) -> Float[Tensor, "*rows"]:
         """|u|^2."""
         return self.mean.square() + self.radial.square() + self.tangential.square()
+
+    def quantities(self, along: Float[Tensor, "*rows"]) -> Float[Tensor, "quantity ..."]:
+        """What is reported of each update, in the order of `QUANTITIES`."""
+        shares = (self.hop, self.killed_linear, self.killed)
+        return torch.stack([self.mean, self.radial, self.tangential, along, *shares])
 
     @property
     def hop(self) -> Float[Tensor, "*rows"]:
@@ -100,13 +118,13 @@ class Frame:
     def tangent(self, update: Float[Tensor, "*rows d_model"]) -> Float[Tensor, "*rows d_model"]:
         """The tangential part of an update, as a vector."""
         moved = self.norm.centred(update)
-        return moved - (moved * self.heading).sum(-1, keepdim=True) * self.heading
+        return torch.addcmul(moved, -(moved * self.heading).sum(-1, keepdim=True), self.heading)
 
     def split(self, update: Float[Tensor, "*rows d_model"]) -> Split:
         """The three parts of an update. RMSNorm loses no mean, so there the first is 0."""
         moved = self.norm.centred(update)
         radial = (moved * self.heading).sum(-1)
-        tangential = row_norm(moved - radial[..., None] * self.heading)
+        tangential = row_norm(torch.addcmul(moved, -radial[..., None], self.heading))
         d_model = update.shape[-1]
         lost = update.mean(-1) * d_model**0.5 if self.norm.kind == "LN" else 0 * radial
         return Split(lost, radial, tangential, self.length, self.norm.eps, d_model)
@@ -139,7 +157,7 @@ def update_split(model: HookedTransformer, input: Input | Trace) -> xr.Dataset:
     readers = sphere_norms(model)
     run = traced(model, input, write_sites(model.cfg))
     names, stream = state_names(model.cfg), run.stream
-    rows, labels = [], []
+    rows, components = [], []
     at, frame, course = -1, None, None
     for update in updates(run):
         assert update.state is not None
@@ -150,27 +168,38 @@ def update_split(model: HookedTransformer, input: Input | Trace) -> xr.Dataset:
             course = direction(frame.tangent(update.value))
         assert frame is not None
         assert course is not None
-        parts = frame.split(update.value)
-        along = (update.value * course).sum(-1)
-        shares = [parts.hop, parts.killed_linear, parts.killed]
-        rows.append(torch.stack([parts.mean, parts.radial, parts.tangential, along, *shares]))
-        labels.append((update.label, update.kind, update.layer, names[at]))
-    component, kind, layer, state = zip(*labels, strict=True)
+        rows.append(frame.split(update.value).quantities((update.value * course).sum(-1)))
+        components.append((update.label, update.kind, update.layer, names[at]))
+    return labelled_split(model, torch.stack(rows, dim=1), components, run.ids)
+
+
+def labelled_split(
+    model: HookedTransformer,
+    values: Float[Tensor, "quantity component batch pos"],
+    components: Sequence[tuple[str, str, int | None, str]],
+    ids: Int[Tensor, "batch n_ctx"],
+    pos: Sequence[int] | None = None,
+) -> xr.Dataset:
+    """A Dataset of splits.
+
+    Args:
+        components: label, kind, layer and state of each.
+        pos: the positions in `values`; all of the prompt's by default.
+    """
+    component, kind, layer, state = zip(*components, strict=True)
     dims = ("component", "batch", "pos")
-    units = {"hop": "radians", "killed_linear": "1", "killed": "1"}
-    quantities = ("mean", "radial", "tangential", "along", *units)
-    values = torch.stack(rows, dim=1)
     return labelled_set(
         model,
         {
-            name: (value, dims, units.get(name, "stream"))
-            for name, value in zip(quantities, values, strict=True)
+            name: (value, dims, unit)
+            for (name, unit), value in zip(QUANTITIES.items(), values, strict=True)
         },
-        ids=run.ids,
+        ids=ids,
         coords={
             "component": list(component),
             "kind": ("component", list(kind)),
             "layer": ("component", list(layer)),
             "state": ("component", list(state)),
+            **({} if pos is None else {"pos": list(pos)}),
         },
     )

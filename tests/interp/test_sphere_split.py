@@ -4,24 +4,19 @@ from __future__ import annotations
 
 import pytest
 import torch
+from agreement import CLOSE, values
 from folding import folded
 from hypothesis import given
 from hypothesis import strategies as st
 from random_models import random_hooked, random_ids
 from sphere_rows import EPS, Exact, rows
 
-from interp import InputError, sphere_path, update_split
+from interp import InputError, neuron_split, sphere_path, update_split
 from interp.components import updates
 from interp.engine import trace
 from interp.norms import Norm, mean_removed
 from interp.sphere.laws import row_norm
 from interp.sphere.split import Frame
-
-CLOSE = {"rtol": 1e-10, "atol": 1e-10}
-
-
-def values(array) -> torch.Tensor:
-    return torch.as_tensor(array.to_numpy())
 
 
 def layernorm(d: int, kind: str = "LN") -> Norm:
@@ -143,6 +138,50 @@ def test_whole_updates_make_the_hops_of_the_path(model):
     split, path = update_split(model, ids), sphere_path(model, ids)
     hops = split["hop"].sel(component=path["hop"].to_numpy())
     torch.testing.assert_close(values(hops), values(path["hop_angle"]), **CLOSE)
+
+
+@pytest.mark.parametrize("pos", [None, -2])
+@pytest.mark.parametrize("as_it_is", [True, False])
+def test_the_neurons_of_an_mlp_are_its_whole(as_it_is, pos):
+    model = random_hooked(6) if as_it_is else folded(random_hooked(6))
+    ids = random_ids(2, batch=3)
+    whole = update_split(model, ids)
+    for layer in range(2):
+        split = neuron_split(model, ids, layer, pos=pos)
+        assert split.sizes["component"] == 24
+        want = whole.sel(component=f"{layer}_mlp_out")
+        want = want if pos is None else want.isel(pos=[pos])
+        for name, of_whole in (("mean", "mean"), ("radial", "radial"), ("along", "tangential")):
+            gap = abs(split[name].sum("component") - want[of_whole]).max()
+            assert float(gap) < 1e-10, name
+
+
+def test_a_neurons_split_is_that_of_its_write():
+    model, ids = random_hooked(6), random_ids(2, batch=3)
+    run, layer = trace(model, ids), 1
+    split = neuron_split(model, ids, layer)
+    frame = Frame.at(run["resid_mid", layer], layernorm(16))
+    mlp = model.blocks[layer].mlp
+    for neuron in (0, 7, 22):
+        write = run["mlp_post", layer][..., neuron, None] * mlp.W_out[neuron]
+        got, parts = split.sel(component=f"L1N{neuron}"), frame.split(write)
+        for name in ("mean", "radial", "tangential", "hop", "killed_linear", "killed"):
+            torch.testing.assert_close(values(got[name]), getattr(parts, name), **CLOSE)
+    parts = frame.split(mlp.b_out.expand_as(run["resid_mid", layer]))
+    got = split.sel(component="1_mlp_bias")
+    torch.testing.assert_close(values(got["killed"]), parts.killed, **CLOSE)
+    assert set(split["state"].to_numpy()) == {"1_mid"}
+
+
+def test_neurons_that_are_not_there_are_refused():
+    for wrong in (
+        lambda: neuron_split(random_hooked(), "abc", 2),
+        lambda: neuron_split(random_hooked(), "abc", 0, pos=3),
+        lambda: neuron_split(random_hooked(attn_only=True), "abc", 0),
+        lambda: neuron_split(random_hooked(normalization_type=None), "abc", 0),
+    ):
+        with pytest.raises(InputError):
+            wrong()
 
 
 def test_centred_writers_leave_no_mean_to_kill():
