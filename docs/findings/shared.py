@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -38,6 +40,16 @@ def windows(model: HookedTransformer, text: Path | None, n: int) -> Tensor:
 def at_both_ends(run: Path) -> dict[str, HookedTransformer]:
     """The model before its first step and after its last."""
     return {"at initialisation": load(run, 0), "trained": load(run)}
+
+
+def kept(path: Path) -> Any:
+    """The numbers that a script which trains models has kept."""
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def keep(path: Path, numbers: dict[str, Any]) -> None:
+    """Keep them."""
+    path.write_text(json.dumps(numbers, indent=1) + "\n", encoding="utf-8")
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
