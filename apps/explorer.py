@@ -5,6 +5,8 @@ The sidebar holds what everybody looks at; each page in `views/` asks one questi
 
 from __future__ import annotations
 
+import time
+
 import streamlit as st
 
 # Title: file, icon, and what the page needs in the sidebar beyond the common items.
@@ -48,18 +50,21 @@ def show(page: st.Page) -> None:
     """The sidebar, the prompt and the page; or, in their place, one sentence on what is wrong."""
     # The frame of the page is on the screen before this: PyTorch takes seconds to import.
     with st.spinner("Starting …"):
+        from bringing import brought
         from interp import InputError
         from literal import literal
         from model import ModelError
+        from playing import go_on
         from runs import offered
         from selection import choose, show_prompt
 
-    needs = PAGES[page.title][2]
+    needs, began = PAGES[page.title][2], time.monotonic()
     try:
-        selection = choose(offered(), needs)
+        selection = choose(offered() | brought(), needs)
         st.title(page.title, anchor=False)
         show_prompt(selection, needs)
         page.run()
+        go_on(began)
     except (InputError, ModelError) as error:
         st.error(literal(str(error)))
 

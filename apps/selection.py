@@ -15,12 +15,15 @@ from typing import TYPE_CHECKING
 import streamlit as st
 import torch
 
+from bringing import brought, offer_bringing
+from certificate_table import has_certificate, show_certificate
 from interp import InputError
 from interp.engine import trace
 from interp.figures.glyphs import visible
 from interp.inputs import to_id, to_ids, token_strings, vocabulary
 from literal import literal
 from model import ModelError, Run
+from playing import choose_step
 from runs import open_model
 from token_strip import token_strip
 
@@ -157,17 +160,14 @@ def _choose_model(
     _warn_unless(asked.get("model"), list(runs), "model")
     name = st.selectbox("Model", list(runs), key="model", bind="query-params")
     run = Run.open(runs[name])
+    if has_certificate(run.path):
+        with st.popover("Certificate", width="stretch"):
+            show_certificate(run.path)
+    offer_bringing(list(runs))
     steps = run.steps
     _warn_unless(asked.get("step"), steps, "step")
-    if st.session_state.get("step", steps[-1]) not in steps:
-        st.session_state["step"] = steps[-1]
-    step = steps[-1]
-    if len(steps) > 1:
-        step = st.select_slider(
-            "Training step", steps, steps[-1], key="step", bind="query-params",
-            help="Every page shows the model as it was at this step.",
-        )  # fmt: skip
-    return run, step, open_model(run, step)
+    step = choose_step(steps)
+    return run, step, open_model(run, step, own=name in brought())
 
 
 def _number(
@@ -268,8 +268,9 @@ def _reads(model: HookedTransformer, text: str) -> bool:
 def _plain(model: HookedTransformer) -> str:
     """A prompt for a model that cannot read the usual one: some tokens, twice over."""
     n = max(1, min(12, model.cfg.n_ctx // 2))
-    words = [word for word in _vocabulary(model) if len(word) == 1 and word.isprintable()][:n]
-    return "".join(words * 2)[: model.cfg.n_ctx]
+    printable = [word for word in _vocabulary(model) if word and word.isprintable()]
+    words = [word for word in printable if len(word) == 1] or printable
+    return "".join((words[:n] * 2)[: model.cfg.n_ctx])
 
 
 @st.cache_resource(max_entries=12, show_spinner=False)

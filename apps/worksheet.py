@@ -7,20 +7,20 @@ words are the key under which answers are cached.
 
 from __future__ import annotations
 
-import io
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import numpy as np
 import streamlit as st
-import xarray as xr
 
 import interp
 from interp import figures
 from literal import literal
+from long_work import long_work
+from pictures import offer_pictures
 from runs import shown_path
 from selection import Selection, current
+from tables import offer_tables
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -85,14 +85,59 @@ class Worksheet:
         self, name: str, function: Callable[..., Answer], *arguments: Any, **settings: Any
     ) -> Answer:
         """`name = function(...)` of earlier answers, or of another model; cached like `ask`."""
-        called = self._import(function)
-        words = f"{called}({self._written(arguments, settings)})"
-        source = f"{called}({self._written(arguments, settings, inline=True)})"
+        words, source = self._call(function, arguments, settings)
         answer = _answer(self._asked_of, source, lambda: function(*arguments, **settings))
+        return self._noted(name, answer, words, source)
+
+    def sweep(
+        self,
+        name: str,
+        analysis: Callable[..., Answer],
+        *arguments: Any,
+        meanwhile: Callable[[Worksheet], None],
+        how: Mapping[str, Any] | None = None,
+        **settings: Any,
+    ) -> Answer | None:
+        """Like `ask`, for work that may take long: it shows its progress and can be stopped.
+
+        Args:
+            analysis: takes `progress`.
+            meanwhile: draws what can be had at once, on the worksheet it is given.
+            how: settings that change how fast the answer comes and not the answer.
+
+        Returns:
+            None when it was stopped; what `meanwhile` draws is then the page's.
+        """
+        given = (self.selection.model, *arguments)
+        words, source = self._call(analysis, given, settings)
+        answer = long_work(
+            f"{self._asked_of} {source}",
+            _kept(self._asked_of, source),
+            lambda progress: analysis(*given, progress=progress, **settings, **(how or {})),
+            lambda: meanwhile(self._aside()),
+        )
+        if answer is None:
+            meanwhile(self)
+            return None
+        return self._noted(name, answer, words, source)
+
+    def _call(
+        self, function: Callable, arguments: tuple, settings: Mapping[str, Any]
+    ) -> tuple[str, str]:
+        """A call as the page's code has it, and in full."""
+        called = self._import(function)
+        short, full = (self._written(arguments, settings, inline=full) for full in (False, True))
+        return f"{called}({short})", f"{called}({full})"
+
+    def _noted(self, name: str, answer: Answer, words: str, source: str) -> Answer:
         self.lines.append(f"{name} = {words}")
         self.results[name] = answer
         self.names[id(answer)] = (name, source)
         return answer
+
+    def _aside(self) -> Worksheet:
+        """A sheet that knows what this one knows and keeps its own notes, for a passing view."""
+        return Worksheet(self.selection, names=dict(self.names), others=list(self.others))
 
     def given(self, name: str, value: Answer, source: str, identity: str, *needs: str) -> Answer:
         """`name = source`: something that was had elsewhere, such as another model.
@@ -182,26 +227,16 @@ class Worksheet:
 
     def close(self) -> None:
         """The foot of the page: checks in one line, then data, figures, code, checks in full."""
-        if all(check.holds for check in self.checks):
+        if self.checks and all(check.holds for check in self.checks):
             st.caption(":green[**✓**] " + " · ".join(map(_in_words, self.checks)))
         for check in self.checks:
             if not check.holds:
                 st.error(f"This check fails: {_in_words(check)}. Do not trust the numbers above.")
         data, pictures, code, checks = st.tabs(["Data", "Figure", "Code", "Checks"])
         with data:
-            self._data()
+            offer_tables(self.results)
         with pictures:
-            st.caption("A page by itself that opens without a network, still interactive.")
-            with st.container(horizontal=True):
-                for name, figure in self.drawn.items():
-                    st.download_button(
-                        f"{name.replace('_', ' ')} (HTML)",
-                        lambda figure=figure: figure.to_html(config=CHART),
-                        f"{name}.html",
-                        "text/html",
-                        key=f"html-{name}",
-                        on_click="ignore",
-                    )
+            offer_pictures(self.drawn, CHART)
         with code:
             st.caption("Gives the numbers and figures of this page, pasted into Python here.")
             st.code(self.code, language="python")
@@ -217,36 +252,6 @@ class Worksheet:
                     for check in self.checks
                 ]
             )
-
-    def _data(self) -> None:
-        tables = dict(self._tables())
-        with st.container(horizontal=True, vertical_alignment="bottom"):
-            # The key names the choices: another page, or another analysis, has others.
-            name = st.selectbox("Table", list(tables), key=f"table {' '.join(tables)}", width=320)
-            for ending, write in (("csv", _csv), ("npz", _npz)):
-                st.download_button(
-                    ending.upper(),
-                    lambda table=tables[name], write=write: write(table),
-                    f"{name}.{ending}",
-                    key=f"download-{ending}",
-                    on_click="ignore",
-                )
-        st.caption("Long form, one row a number. Tokens stand as they are.")
-
-    def _tables(self) -> Iterator[tuple[str, xr.Dataset]]:
-        """The results as tables: variables of one shape share one, single numbers join each."""
-        for name, result in self.results.items():
-            if not isinstance(result, xr.DataArray | xr.Dataset):
-                continue
-            whole = result.to_dataset() if isinstance(result, xr.DataArray) else result
-            whole = whole.squeeze("batch", drop=True) if "batch" in whole.dims else whole
-            shapes: dict[tuple, list] = {}
-            for variable, values in whole.data_vars.items():
-                shapes.setdefault(values.dims, []).append(variable)
-            single = shapes.pop((), [])
-            for dims, variables in shapes.items():
-                by = f"_by_{'_'.join(map(str, dims))}" if len(shapes) > 1 else ""
-                yield name + by, whole[variables + single]
 
     def _import(self, function: Callable) -> str:
         name = function.__name__
@@ -277,6 +282,12 @@ def _answer(asked_of: str, question: str, _ask: Callable[[], Any]) -> Any:
     return _ask()
 
 
+@st.cache_resource(max_entries=32, show_spinner=False)
+def _kept(asked_of: str, question: str) -> list[Any]:
+    """Where the answer of long work goes once it is whole."""
+    return []
+
+
 @st.cache_resource(max_entries=64, show_spinner=False)
 def _figure(asked_of: str, question: str, _draw: Callable[[], Any]) -> Any:
     return _draw()
@@ -284,19 +295,6 @@ def _figure(asked_of: str, question: str, _draw: Callable[[], Any]) -> Any:
 
 def _in_words(check: Check) -> str:
     return f"{literal(check.sentence)} (off by {check.error:.1e})"
-
-
-def _csv(table: xr.Dataset) -> str:
-    return table.to_dataframe().to_csv()
-
-
-def _npz(table: xr.Dataset) -> bytes:
-    arrays = {str(name): table[name].to_numpy() for name in (*table.data_vars, *table.coords)}
-    # Strings as fixed-width text: object arrays would have to be pickled.
-    plain = {k: v.astype(str) if v.dtype == object else v for k, v in arrays.items()}
-    file = io.BytesIO()
-    np.savez_compressed(file, allow_pickle=False, **plain)
-    return file.getvalue()
 
 
 __all__ = ["Worksheet", "figures"]

@@ -60,6 +60,16 @@ def vocabulary_tokenizer(characters: Sequence[str]) -> PreTrainedTokenizerFast:
     return wrap(tokenizer)
 
 
+def id_tokenizer(d_vocab: int) -> PreTrainedTokenizerFast:
+    """For a model whose tokens nobody knows: token 7 is written, and read, as "[7]"."""
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+
+    tokenizer = Tokenizer(models.WordLevel({f"[{i}]": i for i in range(d_vocab)}))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"\[\d+\]"), "isolated")  # type: ignore[assignment]
+    tokenizer.decoder = decoders.Fuse()  # type: ignore[assignment]
+    return wrap(tokenizer)
+
+
 def load_tokenizer(path: str | Path) -> PreTrainedTokenizerFast:
     """The tokenizer of a `tokenizer.json`.
 

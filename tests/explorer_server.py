@@ -39,7 +39,7 @@ def explorer(*arguments: str) -> Iterator[str]:
     )
     address = f"http://127.0.0.1:{port}"
     try:
-        _wait_until_healthy(address, server)
+        wait_until_healthy(address, server)
         yield address
     finally:
         server.terminate()
@@ -50,7 +50,12 @@ def explorer(*arguments: str) -> Iterator[str]:
             server.wait()
 
 
-def _wait_until_healthy(address: str, server: subprocess.Popen) -> None:
+def wait_until_healthy(address: str, server: subprocess.Popen) -> None:
+    """Wait until it answers.
+
+    Raises:
+        RuntimeError: when it ends, or does not answer within 30 seconds.
+    """
     for _ in range(300):
         if server.poll() is not None:
             raise RuntimeError(f"the server ended with code {server.returncode}")

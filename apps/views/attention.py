@@ -4,6 +4,8 @@ import numpy as np
 import streamlit as st
 
 import interp
+from attention_lines import attention_lines
+from head_edits import show_edit_of_a_cell, show_without_the_head
 from interp import figures
 from worksheet import Worksheet
 
@@ -44,6 +46,17 @@ with right:
         "earlier one.",
     )
 
+st.caption("Point at a token of the lower row to see where this head looks from there.")
+attention_lines(at.tokens, patterns[0, at.layer, at.head].to_numpy(), at.pos)
+
+st.subheader("What the prediction owes to this head", anchor=False)
+left, right = st.columns(2, gap="large")
+with left:
+    show_without_the_head(page)
+with right:
+    show_edit_of_a_cell(page, patterns)
+
+st.subheader("What kind of head", anchor=False)
 scored_on = st.segmented_control(
     "Scores on", list(SCORED_ON), key="scored", bind="query-params", default="this prompt",
     required=True,

@@ -3,11 +3,13 @@
 import numpy as np
 import streamlit as st
 
+import interp
 from interp import figures
 from interp.inputs import contrast, token_strings
 from interp.metrics import logit_difference
 from interp.patching import activation_patching
 from literal import literal
+from long_work import batch_of_a_moment
 from selection import set_from
 from token_strip import token_strip
 from worksheet import Worksheet
@@ -56,7 +58,36 @@ if direction == DIRECTIONS[1]:
 metric = page.ask(
     "metric", logit_difference, at.token(at.target), at.token(at.contrast), pos=at.pos
 )
-patching = page.ask("patching", activation_patching, pair, metric, SITES[site])
+
+
+def estimate(sheet: Worksheet) -> None:
+    guess = sheet.ask("estimate", interp.attribution_patching, pair, metric, SITES[site])
+    sheet.draw(
+        "estimated_map",
+        figures.patching_estimate,
+        guess,
+        pos=at.pos,
+        alt=f"Estimated effect of patching the {site} on the logit difference at position "
+        f"{at.pos}.",
+    )
+    st.caption(
+        "An estimate: the difference between the prompts times the gradient, of first order. "
+        "Blue is up, red down."
+    )
+
+
+patching = page.sweep(
+    "patching",
+    activation_patching,
+    pair,
+    metric,
+    SITES[site],
+    meanwhile=estimate,
+    how={"batch_size": batch_of_a_moment(at.model, len(at.tokens))},
+)
+if patching is None:
+    page.close()
+    st.stop()
 base, source = float(patching["base"][0]), float(patching["source"][0])
 undefined = patching["fraction"].attrs["undefined"]
 if undefined:

@@ -8,6 +8,7 @@ from .lens import LENS_MEASURES as LENS_MEASURES
 from .lens import lens_grid as lens_grid
 from .lens import lens_path as lens_path
 from .lens import lens_top as lens_top
+from .patching import patching_estimate as patching_estimate
 from .patching import patching_map as patching_map
 from .sphere import sphere_ball as sphere_ball
 from .sphere import sphere_hops as sphere_hops
@@ -25,6 +26,7 @@ __all__ = [
     "lens_grid",
     "lens_path",
     "lens_top",
+    "patching_estimate",
     "patching_map",
     "sphere_ball",
     "sphere_hops",

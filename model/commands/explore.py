@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -35,4 +36,8 @@ def run(args: argparse.Namespace) -> int:
     if args.runs:
         command += ["--runs", str(Path(args.runs).resolve())]
     # Started from here, Streamlit reads .streamlit/config.toml: this machine only, no statistics.
+    if os.name == "posix":
+        # In this process, so that whatever ends the command ends the server.
+        os.chdir(ROOT)
+        os.execv(command[0], command)
     return subprocess.run(command, check=False, cwd=ROOT).returncode

@@ -1,0 +1,115 @@
+"""A session of the explorer without a browser: the same messages over the same websocket."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import urlencode
+
+import numpy as np
+from streamlit.proto.BackMsg_pb2 import BackMsg
+from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
+from websockets.sync.client import connect
+
+_FIELDS = ("int_array_value", "double_array_value", "string_value", "string_array_value")
+
+
+class Client:
+    """One tab. `charts` are the figures of the last run, `sentences` what it found wrong."""
+
+    def __init__(self, address: str) -> None:
+        self.socket = connect(
+            address.replace("http", "ws", 1) + "/_stcore/stream",
+            origin=address,  # type: ignore[arg-type]
+            max_size=None,
+            subprotocols=["streamlit"],  # type: ignore[list-item]
+        )
+        self.known: dict[str, ForwardMsg] = {}
+        self.query = ""
+        self.charts: dict[str, str] = {}
+        self.sentences: list[str] = []
+        self.widgets: dict[str, Any] = {}
+        """the widgets of the last run, as the server described them, by their key"""
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.socket.close()
+
+    def open(self, page: str, **query: Any) -> None:
+        """Follow a link to a page, or click on it in the navigation."""
+        self.query = urlencode(query) if query else self.query
+        self._run(page)
+
+    def move(self, page: str, key: str, value: int) -> None:
+        """Move a slider."""
+        back = BackMsg()
+        state = back.rerun_script.widget_states.widgets.add()
+        state.id = self.widgets[key].id
+        state.double_array_value.data.append(value)
+        self._run(page, back)
+
+    def _run(self, page: str, back: BackMsg | None = None) -> None:
+        back = back or BackMsg()
+        back.rerun_script.query_string = self.query
+        back.rerun_script.page_name = page
+        back.rerun_script.context_info.timezone = "UTC"
+        self.charts, self.sentences, self.widgets = {}, [], {}
+        self.socket.send(back.SerializeToString())
+        finished = False
+        while not finished:
+            message = ForwardMsg()
+            message.ParseFromString(self.socket.recv(timeout=120))  # type: ignore[arg-type]
+            finished = self._take(message)
+
+    def _take(self, message: ForwardMsg) -> bool:
+        kind = message.WhichOneof("type")
+        if kind == "ref_hash":
+            # The server leaves out what it has sent before.
+            metadata = message.metadata
+            message = self.known[message.ref_hash]
+            message.metadata.CopyFrom(metadata)
+            kind = message.WhichOneof("type")
+        elif message.metadata.cacheable:
+            self.known[message.hash] = message
+        if kind == "script_finished":
+            return message.script_finished == ForwardMsg.FINISHED_SUCCESSFULLY
+        if kind == "page_info_changed":
+            self.query = message.page_info_changed.query_string
+        if kind == "delta" and message.delta.WhichOneof("type") == "new_element":
+            self._element(message.delta.new_element)
+        return False
+
+    def _element(self, element: Any) -> None:
+        kind = element.WhichOneof("type")
+        if kind == "plotly_chart":
+            chart = element.plotly_chart
+            self.charts[chart.id or str(len(self.charts))] = chart.spec
+        elif kind == "exception":
+            self.sentences.append(f"{element.exception.type}: {element.exception.message}")
+        elif kind == "alert":
+            self.sentences.append(element.alert.body)
+        elif kind == "slider":
+            self.widgets[element.slider.id.rsplit("-", 1)[-1]] = element.slider
+
+
+def numbers(spec: str) -> list[np.ndarray]:
+    """Every number that a figure draws, in order."""
+    return [np.asarray(each, dtype=float).ravel() for each in _numbers(json.loads(spec))]
+
+
+def _numbers(value: Any) -> Iterator[Any]:
+    if isinstance(value, dict):
+        if {"dtype", "bdata"} <= value.keys():
+            yield np.frombuffer(base64.b64decode(value["bdata"]), value["dtype"])
+        else:
+            for name in sorted(value):
+                yield from _numbers(value[name])
+    elif isinstance(value, list):
+        for each in value:
+            yield from _numbers(each)
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        yield [value]
