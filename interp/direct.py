@@ -7,7 +7,7 @@ of `interp.readout`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 import xarray as xr
@@ -56,7 +56,7 @@ def neuron_attribution(
     asked = ask(model, input, target, contrast, pos, [Site("mlp_post", layer) for layer in layers])
     parts, biases = [], []
     for layer in layers:
-        mlp = model.blocks[layer].mlp
+        mlp: Any = model.blocks[layer].mlp
         writes = mlp.W_out.detach() @ asked.read.A
         post = asked.at(asked.run["mlp_post", layer])
         parts.append((post[..., None] * writes / asked.scale[..., None]).movedim(2, 0))

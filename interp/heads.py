@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import torch
 import xarray as xr
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from interp.attention import SCORE_UNITS, attention_on, pattern_scores, uniform_pattern

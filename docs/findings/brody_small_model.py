@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from shared import keep, kept, options, table
@@ -48,7 +49,7 @@ def model_of_width_8(d_vocab: int, *, scaling: bool) -> GPT:
     gpt = GPT(config)
     for block in gpt.layers:
         norm = nn.LayerNorm(8, eps=config.eps, elementwise_affine=False)
-        block.ln1 = norm if scaling else Projection()
+        block.register_module("ln1", norm if scaling else Projection())
     return gpt
 
 
@@ -93,41 +94,41 @@ def keys_of(gpt: GPT, rows: Tensor) -> list[dict[str, Tensor]]:
 
 def unselectable(keys: Tensor) -> tuple[float, float]:
     """Per cent of keys that no query can select, and per cent undecided."""
-    margins = selection_margins(keys)
-    return tuple(
-        100 * float(share.double().mean()) for share in (margins.unselectable, margins.undecided)
-    )
+    found = selection_margins(keys)
+    hidden, rest = found.unselectable.double().mean(), found.undecided.double().mean()
+    return 100 * float(hidden), 100 * float(rest)
 
 
-def measure(gpt: GPT, ids: Tensor, prompts: int) -> dict[str, object]:
+def measure(gpt: GPT, ids: Tensor, prompts: int) -> dict[str, Any]:
     """Each layer's unselectable share at each prompt length, and over prompts of 256 by head."""
     starts = torch.linspace(0, len(ids) - LENGTHS[-1], prompts).long()
     rows = torch.stack([ids[start : start + LENGTHS[-1]] for start in starts])
     layers = keys_of(gpt, rows)
-    shares: dict[str, object] = {"undecided": 0.0}
+    shares: dict[str, Any] = {}
+    undecided = 0.0
     for where in ("before", "after", "heads"):
         for n in LENGTHS:
             found = [unselectable(layer[where][:, :n]) for layer in layers]
             shares[f"{where}, {n}"] = [share for share, _ in found]
-            shares["undecided"] = max(shares["undecided"], *(rest for _, rest in found))
-    return shares
+            undecided = max(undecided, *(rest for _, rest in found))
+    return shares | {"undecided": undecided}
 
 
-def measured(text: Path | None, steps: int, batch_size: int, prompts: int) -> dict[str, object]:
+def measured(text: Path | None, steps: int, batch_size: int, prompts: int) -> dict[str, Any]:
     """Both models, trained from the same seed on the same batches."""
     whole = (text or tiny_shakespeare()).read_text(encoding="utf-8")
     characters = sorted(set(whole))
     index = {character: i for i, character in enumerate(characters)}
     ids = torch.tensor([index[character] for character in whole])
     cut = int((1 - HELD_BACK) * len(ids))
-    results: dict[str, object] = {"steps": steps, "batch_size": batch_size, "prompts": prompts}
+    results: dict[str, Any] = {"steps": steps, "batch_size": batch_size, "prompts": prompts}
     for name, scaling in (("with scaling", True), ("without scaling", False)):
         torch.manual_seed(0)
         gpt = model_of_width_8(len(characters), scaling=scaling)
         untrained = measure(gpt, ids[cut:], prompts)
         loss = train(gpt, ids[:cut], steps, batch_size)
-        results[name] = {"loss": loss, "before training": untrained}
-        results[name] |= measure(gpt, ids[cut:], prompts)
+        trained = measure(gpt, ids[cut:], prompts)
+        results[name] = {"loss": loss, "before training": untrained, **trained}
     return results
 
 

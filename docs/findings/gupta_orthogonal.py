@@ -21,9 +21,9 @@ from interp.sphere.states import stream_states
 
 def report(run, text, n_windows: int) -> str:
     """The angle to 1, the rotation by the projection and by the gain, and the length."""
-    parts = []
+    parts, d_model = [], 0
     for name, model in at_both_ends(run).items():
-        ids = windows(model, text, n_windows)
+        ids, d_model = windows(model, text, n_windows), model.cfg.d_model
         rows = []
         for label, state in zip(state_names(model.cfg), stream_states(model, ids), strict=True):
             to_one = angle(state.x, torch.ones_like(state.x)).cos()
@@ -50,7 +50,7 @@ def report(run, text, n_windows: int) -> str:
             "length after",
         ]
         parts.append(f"{name.capitalize()}:\n\n{table(header, rows)}")
-    chance = math.sqrt(2 / (math.pi * model.cfg.d_model))
+    chance = math.sqrt(2 / (math.pi * d_model))
     return f"""### Orthogonality to 1 (Gupta et al. 2024)
 
 {parts[0]}
@@ -58,7 +58,7 @@ def report(run, text, n_windows: int) -> str:
 {parts[1]}
 
 Theirs: on average orthogonal, so that LayerNorm's first step is redundant. By chance, a direction
-in {model.cfg.d_model} dimensions has a mean absolute cos of {chance:.3f}.
+in {d_model} dimensions has a mean absolute cos of {chance:.3f}.
 """
 
 

@@ -7,7 +7,7 @@ MLP, and Pythagoras the rest.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 import xarray as xr
@@ -52,12 +52,11 @@ def neuron_split(
     need_mlp(model)
     readers, state = sphere_norms(model), 2 * layer + 1
     Site("mlp_post", layer).check(model.cfg, 1)
-    run = traced(
-        model, input, [Site(kind, layer) for kind in ("resid_mid", "mlp_post", "mlp_out")]
-    )
+    run = traced(model, input, [Site(kind, layer) for kind in ("resid_mid", "mlp_post", "mlp_out")])
     chosen = positions(pos, run.ids.shape[1])
     x, post, whole = (run[kind, layer][:, chosen] for kind in ("resid_mid", "mlp_post", "mlp_out"))
-    norm, mlp = readers[state], model.blocks[layer].mlp
+    norm = readers[state]
+    mlp: Any = model.blocks[layer].mlp
     frame = Frame.at(x, norm)
     course = direction(frame.tangent(whole))
     # The bias is one more neuron, which always fires at 1.
