@@ -10,6 +10,7 @@ from .circuits import direct_path as direct_path
 from .circuits import ov_circuit as ov_circuit
 from .circuits import qk_circuit as qk_circuit
 from .clusters import cluster_heads as cluster_heads
+from .comparison import compare as compare
 from .composition import composition_scores as composition_scores
 from .direct import accumulated_contributions as accumulated_contributions
 from .direct import neuron_attribution as neuron_attribution
@@ -38,11 +39,15 @@ from .metrics import log_prob as log_prob
 from .metrics import logit_difference as logit_difference
 from .metrics import probability as probability
 from .metrics import rank as rank
+from .neuron_effects import neuron_ablation as neuron_ablation
+from .neuron_effects import neuron_activation as neuron_activation
+from .neuron_effects import top_neurons as top_neurons
 from .neurons import neuron_examples as neuron_examples
 from .neurons import neuron_statistics as neuron_statistics
 from .neurons import neuron_vocabulary as neuron_vocabulary
 from .ngrams import NGrams as NGrams
 from .ngrams import count_ngrams as count_ngrams
+from .pairs import pair_places as pair_places
 from .patching import activation_patching as activation_patching
 from .paths import path_patching as path_patching
 from .position_token import effective_context as effective_context
@@ -106,6 +111,7 @@ __all__ = [
     "circuit_spectra",
     "circuit_table",
     "cluster_heads",
+    "compare",
     "composition_scores",
     "confidence_ceiling",
     "contrast",
@@ -138,6 +144,8 @@ __all__ = [
     "loss_by_position",
     "minimality",
     "moved_by_heads",
+    "neuron_ablation",
+    "neuron_activation",
     "neuron_attribution",
     "neuron_examples",
     "neuron_split",
@@ -147,6 +155,7 @@ __all__ = [
     "norm_growth",
     "null_writers",
     "ov_circuit",
+    "pair_places",
     "path_patching",
     "position_token_split",
     "probability",
@@ -169,6 +178,7 @@ __all__ = [
     "next_token",
     "token_reachable",
     "token_strings",
+    "top_neurons",
     "trace",
     "tuned_lens",
     "unembed_cosines",

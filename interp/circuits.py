@@ -10,7 +10,8 @@ gain of its LayerNorm and no mean, a weight that writes it no mean either,
     W_Q -> P diag(gain) W_Q,   W_O -> W_O P.
 
 What weights alone cannot know is left out: LayerNorm's scale and all biases. Models without
-normalisation are taken as they are.
+normalisation are taken as they are. `fold_ln=False` takes every model so: its matrices as they
+were trained, which is not what its heads see.
 """
 
 from __future__ import annotations
@@ -59,11 +60,17 @@ class HeadWeights:
         return FactoredMatrix(self.W_V, self.W_O)
 
 
-def head_weights(model: HookedTransformer) -> HeadWeights:
+def head_weights(model: HookedTransformer, *, fold_ln: bool = True) -> HeadWeights:
     """The weights of all heads, through their LayerNorm's gain and without what it cannot see.
+
+    Args:
+        fold_ln: False for the matrices as they stand in the model.
 
     Cost: a copy of the attention weights.
     """
+    if not fold_ln:
+        plain = (getattr(model, name).detach() for name in ("W_Q", "W_K", "W_V", "W_O"))
+        return HeadWeights(*plain)
     readers = norms(model)[:: 1 if model.cfg.attn_only else 2]
     reads: dict[str, list[Tensor]] = {"W_Q": [], "W_K": [], "W_V": []}
     writes = []
@@ -108,11 +115,13 @@ def qk_circuit(
     query: Side = "tokens",
     key: Side = "tokens",
     embedding: Embedding = "embed",
+    fold_ln: bool = True,
 ) -> FactoredMatrix:
     """How much one token or position likes another: [query, key], in score units times s^2.
 
     Args:
         query, key: "tokens" for W_E's rows (see `token_vectors`), "positions" for W_pos'.
+        fold_ln: as in this module's convention, or the matrices as they stand.
 
     Raises:
         InputError: a head that the model does not have, or an unknown side or embedding.
@@ -120,16 +129,24 @@ def qk_circuit(
     Cost: [query, d_head] and [d_head, key] numbers.
     """
     check_head(model, layer, head)
-    weights = head_weights(model)
+    weights = head_weights(model, fold_ln=fold_ln)
     left = _vectors(model, query, embedding) @ weights.W_Q[layer, head]
     right = _vectors(model, key, embedding) @ weights.W_K[layer, head]
     return FactoredMatrix(left / model.blocks[layer].attn.attn_scale, right.mT)
 
 
 def ov_circuit(
-    model: HookedTransformer, layer: int, head: int, *, embedding: Embedding = "embed"
+    model: HookedTransformer,
+    layer: int,
+    head: int,
+    *,
+    embedding: Embedding = "embed",
+    fold_ln: bool = True,
 ) -> FactoredMatrix:
     """What attending to each token does to each logit: [token, next_token], in logits times s^2.
+
+    Args:
+        fold_ln: as in this module's convention, or the matrices as they stand, W_U too.
 
     Raises:
         InputError: a head that the model does not have, or an unknown embedding.
@@ -137,9 +154,10 @@ def ov_circuit(
     Cost: [token, d_head] and [d_head, token] numbers.
     """
     check_head(model, layer, head)
-    weights = head_weights(model)
+    weights = head_weights(model, fold_ln=fold_ln)
     moved = token_vectors(model, embedding) @ weights.W_V[layer, head]
-    return FactoredMatrix(moved, weights.W_O[layer, head] @ readout(model).A)
+    unembedding = readout(model).A if fold_ln else model.unembed.W_U.detach()
+    return FactoredMatrix(moved, weights.W_O[layer, head] @ unembedding)
 
 
 def circuit_table(
@@ -150,6 +168,7 @@ def circuit_table(
     *,
     embedding: Embedding = "embed",
     tokens: list[str | int] | None = None,
+    fold_ln: bool = True,
 ) -> xr.DataArray:
     """A token circuit multiplied out, for the chosen tokens or for all.
 
@@ -165,7 +184,7 @@ def circuit_table(
     if circuit not in ("QK", "OV"):
         raise InputError(f"Circuit {circuit!r} came, but there are 'QK' and 'OV': choose one.")
     make = qk_circuit if circuit == "QK" else ov_circuit
-    matrix = make(model, layer, head, embedding=embedding)
+    matrix = make(model, layer, head, embedding=embedding, fold_ln=fold_ln)
     ids = list(range(model.cfg.d_vocab)) if tokens is None else [to_id(model, t) for t in tokens]
     names = vocabulary(model)
     strings = [names[i] for i in ids]
@@ -184,18 +203,22 @@ def circuit_table(
         layer=layer,
         head=head,
         embedding=embedding,
+        fold_ln=fold_ln,
     )
 
 
-def circuit_spectra(model: HookedTransformer) -> xr.Dataset:
+def circuit_spectra(model: HookedTransformer, *, fold_ln: bool = True) -> xr.Dataset:
     """The singular values of every head's QK and OV circuit on the stream, largest first.
+
+    Args:
+        fold_ln: as in this module's convention, or the matrices as they stand.
 
     Returns:
         `QK`, `OV` [layer, head, axis], d_head of each: the others are 0.
 
     Cost: three QR decompositions and one SVD of a [d_head, d_head] matrix a head and circuit.
     """
-    weights = head_weights(model)
+    weights = head_weights(model, fold_ln=fold_ln)
     dims = ("layer", "head", "axis")
     return labelled_set(
         model,
@@ -203,6 +226,7 @@ def circuit_spectra(model: HookedTransformer) -> xr.Dataset:
             "QK": (small_singular_values(weights.W_Q, weights.W_K.mT), dims, "score s^2"),
             "OV": (small_singular_values(weights.W_V, weights.W_O), dims, "s"),
         },
+        fold_ln=fold_ln,
     )
 
 

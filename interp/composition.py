@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from transformer_lens import HookedTransformer
 
 
-def composition_scores(model: HookedTransformer) -> xr.Dataset:
+def composition_scores(model: HookedTransformer, *, fold_ln: bool = True) -> xr.Dataset:
     """Q-, K- and V-composition of every pair of heads in different layers, beside chance.
 
     The score of an earlier head's W_OV with a later head's M is |W_OV M| / (|W_OV| |M|) in
@@ -29,6 +29,9 @@ def composition_scores(model: HookedTransformer) -> xr.Dataset:
     other at random, the mean square of the score is exactly 1/n for n dimensions that both use
     (d_model, less the mean's one under LayerNorm).
 
+    Args:
+        fold_ln: as in `interp.circuits`, or the matrices as they stand.
+
     Returns:
         `value` [kind, source_layer, source_head, layer, head], between 0 and 1, 0 where the
         source is not in an earlier layer; `excess`, the value minus `baseline` (0 there as well);
@@ -36,7 +39,7 @@ def composition_scores(model: HookedTransformer) -> xr.Dataset:
 
     Cost: n_heads^2 n_layers^2 products of [d_head, d_model, d_head] for each kind.
     """
-    weights = head_weights(model)
+    weights = head_weights(model, fold_ln=fold_ln)
     left = _corner(weights.W_V)
     corners = {
         "Q": (weights.W_Q, _corner(weights.W_K)),
@@ -47,7 +50,7 @@ def composition_scores(model: HookedTransformer) -> xr.Dataset:
     layer = torch.arange(model.cfg.n_layers, device=value.device)
     earlier = (layer[:, None] < layer)[None, :, None, :, None]
     reader = norms(model)[0]
-    n = model.cfg.d_model - (1 if reader.kind == "LN" else 0)
+    n = model.cfg.d_model - (1 if fold_ln and reader.kind == "LN" else 0)
     baseline = n**-0.5
     dims = ("kind", "source_layer", "source_head", "layer", "head")
     zero = value.new_zeros(())
@@ -58,6 +61,7 @@ def composition_scores(model: HookedTransformer) -> xr.Dataset:
             "excess": (torch.where(earlier, value - baseline, zero), dims, "1"),
         },
         coords={"kind": list(corners)},
+        fold_ln=fold_ln,
     )
     return result.assign(baseline=baseline)
 

@@ -6,6 +6,7 @@
     snapshots/step-00000128.safetensors ...
     history.csv               one row a measurement
     run.json                  recipe, seed, corpus, versions, final losses
+    text.txt                  a piece of held-out text to look at the model with; may be absent
 
 Every weights file carries its configuration, its step and the hash of its tensors, so it can be
 read alone, and a damaged or altered one is refused.
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
 CONFIG, TOKENIZER, WEIGHTS = "config.json", "tokenizer.json", "model.safetensors"
 SNAPSHOTS, HISTORY, RUN_INFO = "snapshots", "history.csv", "run.json"
+HELD_OUT_TEXT = "text.txt"
 _SNAPSHOT_NAME = re.compile(r"step-(\d{8,})\.safetensors")
 
 
@@ -115,6 +117,12 @@ class Run:
         if (self.path / WEIGHTS).is_file():
             steps.add(read_header(self.path / WEIGHTS).step)
         return sorted(steps)
+
+    @property
+    def text(self) -> str | None:
+        """A piece of text that the run was not trained on, `text.txt`, when it brings one."""
+        path = self.path / HELD_OUT_TEXT
+        return path.read_text(encoding="utf-8") if path.is_file() else None
 
     def tokenizer(self) -> PreTrainedTokenizerFast | None:
         path = self.path / TOKENIZER

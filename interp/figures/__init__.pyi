@@ -4,16 +4,32 @@ from .attention import head_scores as head_scores
 from .attribution import attribution_bars as attribution_bars
 from .attribution import attribution_heads as attribution_heads
 from .attribution import attribution_positions as attribution_positions
+from .comparison import comparison as comparison
+from .dynamics import change_points as change_points
+from .dynamics import training_curves as training_curves
+from .dynamics import training_map as training_map
 from .lens import LENS_MEASURES as LENS_MEASURES
 from .lens import lens_grid as lens_grid
 from .lens import lens_path as lens_path
 from .lens import lens_top as lens_top
+from .neurons import neuron_activity as neuron_activity
+from .neurons import neuron_bars as neuron_bars
+from .neurons import neuron_histogram as neuron_histogram
+from .neurons import neuron_windows as neuron_windows
+from .neurons import prediction_change as prediction_change
 from .patching import patching_estimate as patching_estimate
 from .patching import patching_map as patching_map
+from .prediction import next_token_bars as next_token_bars
+from .prediction import token_losses as token_losses
+from .report import training_report as training_report
 from .sphere import sphere_ball as sphere_ball
 from .sphere import sphere_hops as sphere_hops
 from .sphere import sphere_radius as sphere_radius
 from .sphere import update_split as update_split
+from .weights import circuit_map as circuit_map
+from .weights import composition_map as composition_map
+from .weights import head_spectra as head_spectra
+from .weights import pair_bars as pair_bars
 
 __all__ = [
     "LENS_MEASURES",
@@ -22,14 +38,30 @@ __all__ = [
     "attribution_bars",
     "attribution_heads",
     "attribution_positions",
+    "change_points",
+    "circuit_map",
+    "comparison",
+    "composition_map",
     "head_scores",
+    "head_spectra",
     "lens_grid",
     "lens_path",
     "lens_top",
+    "neuron_activity",
+    "neuron_bars",
+    "neuron_histogram",
+    "neuron_windows",
+    "next_token_bars",
+    "pair_bars",
     "patching_estimate",
     "patching_map",
+    "prediction_change",
     "sphere_ball",
     "sphere_hops",
     "sphere_radius",
+    "token_losses",
+    "training_curves",
+    "training_map",
+    "training_report",
     "update_split",
 ]

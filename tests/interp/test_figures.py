@@ -24,6 +24,7 @@ from interp.metrics import logit_difference
 from interp.patching import activation_patching
 
 PROMPT = "abcacde"
+TEXT = "abcacdeabdkjihgfedcba" * 3
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +43,9 @@ def drawn(model):
     patched = activation_patching(model, pair, metric, "resid_pre")
     by_head = activation_patching(model, pair, metric, "z")
     view = interp.sphere_view(model, PROMPT)
+    statistics = interp.neuron_statistics(model, TEXT, top=3)
+    sides = [interp.token_losses(model, text) for text in (PROMPT, "abcbcde")]
+    two = interp.compare(*sides, "loss")
 
     def each(dark: bool) -> dict[str, go.Figure]:
         return {
@@ -61,6 +65,34 @@ def drawn(model):
             "ball": figures.sphere_ball(view, pos=2, dark=dark),
             "radii": figures.sphere_radius(interp.sphere_radius(model, PROMPT), pos=2, dark=dark),
             "hops": figures.sphere_hops(interp.sphere_path(model, PROMPT), pos=2, dark=dark),
+            "losses": figures.token_losses(interp.token_losses(model, PROMPT), pos=2, dark=dark),
+            "next": figures.next_token_bars(
+                interp.next_token(model, PROMPT, temperature=0.5, top_k=4), dark=dark
+            ),
+            "circuit": figures.circuit_map(
+                interp.circuit_table(model, 1, 2, "OV"), selected=(3, 5), dark=dark
+            ),
+            "pair": figures.pair_bars(
+                interp.pair_places(model, PROMPT, 1, 2, "QK", "c", "a"), dark=dark
+            ),
+            "spectra": figures.head_spectra(interp.circuit_spectra(model), 1, 2, dark=dark),
+            "composition": figures.composition_map(
+                interp.composition_scores(model), 1, 2, dark=dark
+            ),
+            "neurons": figures.neuron_bars(
+                interp.top_neurons(model, PROMPT, "a", "c"), selected=(0, 5), dark=dark
+            ),
+            "activity": figures.neuron_activity(
+                interp.neuron_activation(model, PROMPT, 1, 5), pos=2, dark=dark
+            ),
+            "windows": figures.neuron_windows(
+                interp.neuron_examples(model, TEXT, statistics, 1, 5), dark=dark
+            ),
+            "histogram": figures.neuron_histogram(statistics, 1, 5, dark=dark),
+            "change": figures.prediction_change(
+                interp.neuron_ablation(model, PROMPT, 1, 5, "a", "c"), dark=dark
+            ),
+            "comparison": figures.comparison(two, names=("<b>", "other"), pos=2, dark=dark),
             "split": figures.update_split(interp.update_split(model, PROMPT), 2, dark=dark),
         }
 
@@ -69,8 +101,7 @@ def drawn(model):
 
 def test_every_public_figure_is_drawn_here(drawn):
     made = {name for name in figures.__all__ if name != "LENS_MEASURES"}
-    assert len(made) == 14
-    assert len(drawn[False]) == len(made) + 1
+    assert len(drawn[False]) == len(made) + 1  # one of them twice
 
 
 @pytest.mark.parametrize("dark", [False, True])
@@ -93,7 +124,7 @@ def test_figures_bring_their_own_look(drawn, dark):
 
 @pytest.mark.parametrize("dark", [False, True])
 def test_axes_say_what_they_are(drawn, dark):
-    no_words_needed = {"bars", "heads", "positions", "split"}  # rows named one by one
+    no_words_needed = {"bars", "heads", "positions", "split", "comparison"}  # rows named one by one
     for name, figure in drawn[dark].items():
         axes = [*figure.select_xaxes(), *figure.select_yaxes()]
         titled = [axis for axis in axes if axis.title.text]
@@ -240,6 +271,86 @@ def test_the_ball_draws_points_where_the_view_puts_them(model, drawn):
     assert np.allclose(np.array([path.x, path.y, path.z]), view["coordinate"][:, :, 0, 2])
 
 
+def test_losses_and_what_was_expected_are_drawn_as_they_are(model, drawn):
+    losses = interp.token_losses(model, PROMPT)
+    bars, expected, touch = drawn[False]["losses"].data
+    assert np.array_equal(bars.y, losses["loss"][0], equal_nan=True)
+    assert np.array_equal(expected.y, losses["entropy"][0], equal_nan=True)
+    assert {each[0] for each in touch.customdata} == set(range(7))
+
+
+def test_next_tokens_are_ordered_by_what_the_model_says_and_cuts_are_named(model, drawn):
+    after = interp.next_token(model, PROMPT, temperature=0.5, top_k=4).isel(batch=0)
+    bars, numbers, marks = drawn[False]["next"].data
+    assert np.array_equal(marks.x, np.sort(after["probability"])[::-1])
+    assert sum(bars.x) == pytest.approx(1)
+    assert [text.strip() == "cut" for text in numbers.text] == [False] * 4 + [True] * 7
+    plain_bars = figures.next_token_bars(interp.next_token(model, PROMPT), most=5)
+    assert len(plain_bars.data[0].y) == 5
+    assert len(plain_bars.data) == 2
+
+
+def test_the_circuit_map_holds_the_table_and_frames_the_pair(model, drawn):
+    table = interp.circuit_table(model, 1, 2, "OV")
+    heatmap, markers = drawn[False]["circuit"].data
+    assert np.allclose(heatmap.z, table, atol=1e-5)
+    cells = {(c[0], c[1]): (x, y) for c, x, y in zip(markers.customdata, markers.x, markers.y,
+                                                     strict=True)}  # fmt: skip
+    assert len(cells) == 121
+    frame = next(s for s in drawn[False]["circuit"].layout.shapes if s.type == "rect")
+    assert (frame.x0 + 0.5, frame.y0 + 0.5) == cells[3, 5] == (5, 3)
+
+
+def test_composition_shows_each_pair_of_layers_once(model):
+    scores = interp.composition_scores(random_hooked(n_layers=3))["excess"].to_numpy()
+    figure = figures.composition_map(interp.composition_scores(random_hooked(n_layers=3)), 1, 2)
+    z = np.array(figure.data[0].z)
+    assert z.shape == (3, 6)
+    assert np.allclose(z[:, :3], scores[:, 0, :, 1, 2], atol=1e-6)
+    assert np.allclose(z[:, 3:], scores[:, 1, 2, 2, :], atol=1e-6)
+    assert [each[:2] for each in figure.data[1].customdata[:6]] == [
+        [0, 0], [0, 1], [0, 2], [2, 0], [2, 1], [2, 2]
+    ]  # fmt: skip
+
+
+def test_neuron_windows_show_the_text_and_frame_its_peak(model, drawn):
+    statistics = interp.neuron_statistics(model, TEXT, top=3)
+    examples = interp.neuron_examples(model, TEXT, statistics, 1, 5)
+    figure = drawn[False]["windows"]
+    assert np.allclose(figure.data[0].z, examples["activation"], atol=1e-5)
+    assert [[re.sub("<.*?>", "", t) for t in row] for row in figure.data[0].text] == (
+        examples["tokens"].to_numpy().tolist()
+    )
+    assert [s.x0 + 0.5 for s in figure.layout.shapes] == examples["peak"].to_numpy().tolist()
+
+
+@pytest.mark.parametrize(
+    ("analysis", "cut", "settings"),
+    [
+        (lambda m, text: interp.attention_patterns(m, text), {"layer": 1, "head": 2}, {}),
+        (lambda m, text: interp.logit_lens(m, text)["probability"], {}, {"pos": 2}),
+        (lambda m, text: interp.sphere_path(m, text)["hop_angle"], {}, {"pos": 2}),
+        (lambda m, text: interp.next_token(m, text)["probability"], {}, {}),
+        (lambda m, text: interp.direct_logit_attribution(m, text, "a")["part"], {"pos": 3}, {}),
+    ],
+)
+def test_a_comparison_draws_both_sides_and_the_difference(model, analysis, cut, settings):
+    compared = interp.compare(*[analysis(model, text) for text in (PROMPT, "abcbcde")], **cut)
+    data = figures.comparison(compared, **settings).data
+    assert len(data) == 3
+    if compared["first"].ndim == 2:
+        for trace, name in zip(data, ("first", "second", "difference"), strict=True):
+            want = compared[name].to_numpy()
+            shown = np.array(trace.z)
+            assert np.allclose(shown[~np.isnan(shown)], want[~np.isnan(shown)], atol=1e-5)
+        assert data[2].zmin == -data[2].zmax
+        assert (data[0].zmin, data[0].zmax) == (data[1].zmin, data[1].zmax)
+    else:
+        sides = [np.array(trace.x) for trace in data]
+        assert np.allclose(sides[1] - sides[0], sides[2])
+        assert np.allclose(np.sort(sides[0]), np.sort(compared["first"].to_numpy()))
+
+
 def test_shares_of_an_update_sum_to_one(drawn):
     assert np.allclose(np.sum([bar.x for bar in drawn[False]["split"].data], axis=0), 1)
 
@@ -275,6 +386,13 @@ def test_long_prompts_have_readable_axes(n_pos):
         lambda m: figures.attribution_heads(interp.direct_logit_attribution(m, "ab", None), 1),
         lambda m: figures.sphere_ball(interp.sphere_view(m, "ab"), state="9_pre"),
         lambda m: figures.update_split(interp.update_split(m, "ab"), 2),
+        lambda m: figures.pair_bars(interp.pair_places(m, "ab", 0, 0, "QK", "c", "d")),
+        lambda m: figures.head_spectra(interp.circuit_spectra(m), 2, 0),
+        lambda m: figures.composition_map(interp.composition_scores(m), 0, 3),
+        lambda m: figures.neuron_histogram(interp.neuron_statistics(m, TEXT), 0, 23),
+        lambda m: figures.comparison(
+            interp.compare(*[interp.attention_patterns(m, "ab")] * 2, layer=1)
+        ),
         lambda m: figures.patching_map(
             activation_patching(
                 m,
