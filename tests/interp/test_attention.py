@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from agreement import CLOSE
+from agreement import CLOSE, values
 from random_models import letters_tokenizer, random_hooked, random_ids
 from transformer_lens import HookedTransformer, HookedTransformerConfig
+from transformer_lens.head_detector import detect_head
 from zoo import induction_model
 
 from interp import InputError, attention_patterns, head_scores, induction_scores
@@ -14,6 +15,7 @@ from interp.attention import (
     SCORE_UNITS,
     pattern_scores,
     repeated_blocks,
+    score_cells,
     shuffled_copies,
     uniform_pattern,
 )
@@ -102,6 +104,23 @@ def test_scores_are_their_definitions_word_by_word():
                 assert float(got.sel(score="distance")) == pytest.approx(distance, abs=1e-12)
                 entropy = torch.distributions.Categorical(torch.tensor(A[1:])).entropy().mean()
                 assert float(got.sel(score="entropy")) == pytest.approx(float(entropy), abs=1e-12)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-10), (torch.float32, 1e-5)])
+def test_transformer_lens_detectors_agree(dtype, tolerance):
+    """Their score is a sum over the same cells, as a share of all attention: one for each query."""
+    model, text = random_hooked(1, dtype=dtype, n_ctx=14), "abcdabcdaebc"
+    scores = head_scores(model, text)["value"].sel(batch=0)
+    cells = score_cells(model.to_tokens(text))
+    for score, theirs in {
+        "previous_token": "previous_token_head",
+        "duplicate_token": "duplicate_token_head",
+        "induction": "induction_head",
+    }.items():
+        want = detect_head(model, text, theirs, error_measure="mul").double()
+        asked = int(cells[score].any(-1).sum())
+        got = values(scores.sel(score=score)).double() * asked / len(text)
+        torch.testing.assert_close(got, want, rtol=0, atol=tolerance)
 
 
 def test_a_head_that_attends_equally_scores_chance():
