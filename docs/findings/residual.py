@@ -10,6 +10,7 @@ Writes docs/findings/residual.md, and beside the run the small tables that the t
 from __future__ import annotations
 
 from pathlib import Path
+from typing import NamedTuple
 
 import xarray as xr
 from shared import options, table
@@ -25,7 +26,14 @@ from model.corpus import tiny_shakespeare
 SHIPPED_ORDER = 3
 
 
-def heads(model: HookedTransformer, held_out: str) -> str:
+class Section(NamedTuple):
+    """A part of the page, and what it found, as items of a list."""
+
+    text: str
+    found: str
+
+
+def heads(model: HookedTransformer, held_out: str) -> Section:
     """Every head's scores, on text and on random repeated blocks."""
     on_text = interp.head_scores_over(model, held_out)
     blocks, copying = interp.induction_scores(model), interp.copying_scores(model)
@@ -37,22 +45,29 @@ def heads(model: HookedTransformer, held_out: str) -> str:
             rows.append(
                 [
                     f"L{layer}H{head}",
-                    *(float(on_text["value"].sel({**here, "score": name})) for name in columns),
-                    float(blocks["value"].sel({**here, "score": "induction"})),
-                    float(blocks["control"].sel({**here, "score": "induction"})),
-                    float(copying["copying"].sel(here)),
-                    float(copying["own_token_first"].sel(here)),
+                    *(_three(on_text["value"].sel({**here, "score": name})) for name in columns),
+                    _three(blocks["value"].sel({**here, "score": "induction"})),
+                    _three(blocks["control"].sel({**here, "score": "induction"})),
+                    _three(copying["copying"].sel(here)),
+                    _three(copying["own_token_first"].sel(here)),
                 ]
             )
-    chance = [float(on_text["chance"].sel(score=name)) for name in columns]
+    chance = [_three(on_text["chance"].sel(score=name)) for name in columns]
     level = float(blocks["chance"].sel(score="induction"))
-    rows.append(["chance", *chance, level, level, 0.0, 1 / model.cfg.d_vocab])
+    rows.append(["chance", *chance, *map(_three, (level, level, 0, 1 / model.cfg.d_vocab))])
     header = ["head", "previous token", "first token", "duplicate", "entropy, nats"]
     header += ["distance", "induction", "shuffled control", "copying", "own character first"]
     best = float(blocks["value"].sel(score="induction").max())
     excess = blocks["value"] - 3 * blocks["stderr"] - blocks["control"]
     found = int((excess.sel(score="induction") > level).sum())
-    return f"""## Heads
+    back = on_text["value"].sel(score="previous_token").stack(cell=("layer", "head"))
+    strong = back[back > 0.5].sortby(back[back > 0.5], ascending=False)
+    names = [
+        f"L{layer}H{head} ({float(score):.2f})"
+        for (layer, head), score in zip(strong["cell"].to_numpy(), strong, strict=True)
+    ]
+    verdict = _verdict(best, level, found)
+    text = f"""## Heads
 
 Attention scores are means over all {on_text.attrs["settings"]["windows"]} windows of held-out
 text. Induction is measured on random blocks of 32 characters read twice, where nothing but
@@ -61,8 +76,9 @@ eigenvalue score of the OV circuit (1: raises what it attends to; -1: takes it d
 
 {table(header, rows)}
 
-{_verdict(best, level, found)}
+{verdict}
 """
+    return Section(text, f"- Previous-token heads: {', '.join(names) or 'none'}.\n- {verdict}")
 
 
 def _verdict(best: float, chance: float, found: int) -> str:
@@ -74,7 +90,11 @@ def _verdict(best: float, chance: float, found: int) -> str:
     return f"{found} heads exceed their shuffled control by more than chance (best {best:.3f})."
 
 
-def statistics(model: HookedTransformer, ngrams: interp.NGrams, held_out: str) -> str:
+def _three(value: xr.DataArray | float) -> str:
+    return f"{float(value):.3f}"
+
+
+def statistics(model: HookedTransformer, ngrams: interp.NGrams, held_out: str) -> Section:
     """The model beside 1- to 5-gram models of the training text."""
     beside = interp.ngram_comparison(model, ngrams, held_out)
     rows = [
@@ -95,7 +115,9 @@ def statistics(model: HookedTransformer, ngrams: interp.NGrams, held_out: str) -
         for name in ("kl_model_ngram", "kl_ngram_model")
     }
     direct = interp.direct_path_against_bigram(model, ngrams)
-    return f"""## Beside n-grams
+    path, frequency = (float(direct[name]) for name in ("mean_kl", "mean_kl_unigram"))
+    holds = "holds part of" if path < frequency else "does not hold"
+    text = f"""## Beside n-grams
 
 Interpolated n-gram models of the training text, compared on all of the held-out text. The model's
 own loss is {float(beside["model_cross_entropy"]):.4f} nats. In brackets: 95 % bootstrap intervals
@@ -104,10 +126,16 @@ over windows.
 {table(header, rows)}
 
 Nearest by KL(model, n-gram): the {nearest["kl_model_ngram"]}-gram; by KL(n-gram, model): the
-{nearest["kl_ngram_model"]}-gram. The direct path (embedding straight to unembedding) is
-{float(direct["mean_kl"]):.3f} nats from the bigrams, where a guess by frequency alone is
-{float(direct["mean_kl_unigram"]):.3f} nats away.
+{nearest["kl_ngram_model"]}-gram. The direct path (embedding straight to unembedding)
+{holds} the bigrams: it is {path:.3f} nats from them, a guess by frequency alone {frequency:.3f}.
 """
+    last = beside.isel(order=-1)
+    found = (
+        f"- Of the 1- to {ngrams.order}-gram models it is nearest to the "
+        f"{nearest['kl_model_ngram']}-gram, and still {float(last['gap']):.2f} nats better.\n"
+        f"- The direct path from embedding to unembedding {holds} the bigrams."
+    )
+    return Section(text, found)
 
 
 def _interval(result: xr.Dataset, name: str) -> str:
@@ -115,7 +143,7 @@ def _interval(result: xr.Dataset, name: str) -> str:
     return f"{value:.3f} ({low:.3f} to {high:.3f})"
 
 
-def context(model: HookedTransformer, held_out: str) -> str:
+def context(model: HookedTransformer, held_out: str) -> Section:
     """What the context is worth, and how far back it is used."""
     losses = interp.loss_by_position(model, held_out)
     near = interp.effective_context(model, held_out)
@@ -131,7 +159,7 @@ def context(model: HookedTransformer, held_out: str) -> str:
         [n, _interval(near.sel(kept=n), "kl"), _interval(near.sel(kept=n), "top1_agreement")]
         for n in kept
     ]
-    return f"""## Context
+    text = f"""## Context
 
 {table(["position", "loss there, nats"], loss_rows)}
 
@@ -144,9 +172,12 @@ Keeping the last n characters of a window and replacing all older ones
 
 {table(["n", "KL(whole, resampled), nats", "same top character"], near_rows)}
 """
+    enough = next(n for n in kept if float(near["kl"].sel(kept=n)) < 0.1)
+    found = f"- The last {enough} characters carry all but 0.1 nats of the context."
+    return Section(text, found)
 
 
-def depth(model: HookedTransformer, translators: interp.Translators, held_out: Tensor) -> str:
+def depth(model: HookedTransformer, translators: interp.Translators, held_out: Tensor) -> Section:
     """What each state says, through both lenses, and what it is made of."""
     plain = interp.logit_lens(model, held_out)
     tuned = interp.tuned_lens(model, held_out, translators)
@@ -173,7 +204,7 @@ def depth(model: HookedTransformer, translators: interp.Translators, held_out: T
         f"{float(lens['depth'].mean()):.2f} ({name})"
         for name, lens in (("logit lens", plain), ("tuned lens", tuned))
     )
-    return f"""## Depth
+    text = f"""## Depth
 
 {len(held_out)} windows of held-out text. A prediction settles at the first state from which on the
 top character stays what it is at the end; on average that is state {means} of
@@ -182,6 +213,12 @@ sum to 100; the token's share cuts across context and neither.
 
 {table(header, rows)}
 """
+    first, last = (100 * float(split["position"][i]) for i in (0, -1))
+    found = (
+        f"- The top character settles on average at state {means} of {plain.sizes['state'] - 1}.\n"
+        f"- Position's share of the stream's variance goes from {first:.0f} % to {last:.0f} %."
+    )
+    return Section(text, found)
 
 
 def neurons(model: HookedTransformer, held_out: str) -> str:
@@ -234,15 +271,22 @@ def page(run: Path, text: Path | None, n_windows: int, steps: int) -> str:
         translators = interp.fit_tuned_lens(model, train, steps=steps, progress=progress)
     translators.save(run / "tuned_lens.safetensors")
     rows = windows(model, held_out, at_most=n_windows).at(slice(None))
+    sections = [
+        heads(model, held_out),
+        statistics(model, ngrams, held_out),
+        context(model, held_out),
+        depth(model, translators, rows),
+    ]
+    found = "\n".join(section.found for section in sections)
+    texts = "\n".join(section.text for section in sections)
     return f"""# Heads, stream and text in `{run.name}`
 
 Written by `python docs/findings/residual.py`. Held-out text is the last tenth of tiny Shakespeare,
 which training left out.
 
-{heads(model, held_out)}
-{statistics(model, ngrams, held_out)}
-{context(model, held_out)}
-{depth(model, translators, rows)}
+{found}
+
+{texts}
 {neurons(model, held_out)}"""
 
 
