@@ -167,3 +167,15 @@ def test_windows_are_spread_over_the_corpus(model):
     np.testing.assert_array_equal(rows[0], TEXT[:7])
     np.testing.assert_array_equal(rows[-1], TEXT[287:294])
     assert len(windows(model, TEXT, at_most=99)) == 42
+
+
+def test_the_interval_is_that_of_a_mean():
+    """Over many quantities the bootstrap's bounds lie, on average, where theory puts them."""
+    generator = torch.Generator().manual_seed(0)
+    values = torch.randn(500, 300, generator=generator, dtype=torch.double) + 2
+    counted = tally(values, 0)
+    torch.testing.assert_close(counted.mean, values.mean(0))
+    reach = (counted.interval() - counted.mean) * 500**0.5 / values.std(0)
+    assert reach.mean(1).tolist() == pytest.approx([-1.96, 1.96], rel=0.03)
+    narrow = (counted.interval(0.5) - counted.mean) * 500**0.5 / values.std(0)
+    assert narrow.mean(1).tolist() == pytest.approx([-0.674, 0.674], rel=0.06)
