@@ -11,11 +11,15 @@ import streamlit as st
 
 # Title: file, icon, and what the page needs in the sidebar beyond the common items.
 PAGES = {
+    "Predict": ("views/predict.py", ":material/edit_note:", ("loss",)),
     "Attention": ("views/attention.py", ":material/visibility:", ("layer", "head")),
     "Lens": ("views/lens.py", ":material/search:", ()),
     "Attribution": ("views/attribution.py", ":material/account_tree:", ()),
     "Patching": ("views/patching.py", ":material/swap_horiz:", ("corrupt",)),
     "Sphere": ("views/sphere.py", ":material/language:", ()),
+    "Weights": ("views/weights.py", ":material/grid_on:", ("layer", "head")),
+    "Neurons": ("views/neurons.py", ":material/hub:", ()),
+    "Compare": ("views/compare.py", ":material/compare:", ("corrupt", "layer", "head")),
 }
 
 # Drawn here: Streamlit would fetch a named icon from another host.

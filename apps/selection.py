@@ -7,6 +7,7 @@ state is written only to correct it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,7 @@ from literal import literal
 from model import ModelError, Run
 from playing import choose_step
 from runs import open_model
+from token_choice import AUTOMATIC, option_names
 from token_strip import token_strip
 
 if TYPE_CHECKING:
@@ -33,7 +35,6 @@ if TYPE_CHECKING:
 PROMPT = "JULIET:\nGood night! Parting is such sweet sorr"
 CORRUPT = "JULIET:\nGood night! Parting is such sweet merr"
 """differs from PROMPT in the two letters that decide between "sorrow" and "merry" """
-AUTOMATIC = None
 _MOST_OPTIONS = 2000
 """a larger vocabulary offers its likeliest tokens only"""
 
@@ -81,7 +82,7 @@ def choose(runs: dict[str, Path], needs: Sequence[str]) -> Selection:
 
     Args:
         runs: what can be opened, by name.
-        needs: what the page uses beyond the common items: layer, head, corrupt.
+        needs: what the page uses beyond the common items: layer, head, corrupt, loss.
 
     Raises:
         InputError, ModelError: what was chosen cannot be shown; one sentence says why.
@@ -136,7 +137,9 @@ def set_from(strip: str, item: str) -> Callable[[], None]:
 
 
 def show_prompt(selection: Selection, needs: Sequence[str]) -> None:
-    """The token strip above every page's charts."""
+    """The token strip above every page's charts; coloured by loss where the page needs it."""
+    losses = _losses(selection) if "loss" in needs else []
+    most = math.log(max(selection.model.cfg.d_vocab, 2))
     token_strip(
         selection.tokens,
         selection.pos,
@@ -144,9 +147,19 @@ def show_prompt(selection: Selection, needs: Sequence[str]) -> None:
         name="tokens of the prompt",
         layer=selection.layer,
         n_layers=selection.model.cfg.n_layers if "layer" in needs else 0,
+        shades=[min(loss / most, 1.0) for loss in losses],
+        notes=[f"loss {loss:.2f} nats" if at else "" for at, loss in enumerate(losses)],
         on_pos=set_from("strip", "pos"),
         on_layer=set_from("strip", "layer"),
     )
+
+
+def _losses(selection: Selection) -> list[float]:
+    """The loss on each token of the prompt, in nats; 0 for the first, which nothing foretells."""
+    model, prompt = selection.model, selection.prompt
+    log_probs = _all_logits(model, prompt)[:-1].log_softmax(-1)
+    given = log_probs.gather(-1, to_ids(model, prompt)[0, 1:, None])
+    return [0.0, *(-given[:, 0]).tolist()]
 
 
 def _choose_model(
@@ -188,7 +201,7 @@ def _choose_tokens(
 ) -> tuple[int, int]:
     order = ranked.tolist()
     options = [AUTOMATIC, *(range(len(words)) if len(words) <= _MOST_OPTIONS else order[:200])]
-    names = _option_names(words)
+    names = option_names(words)
 
     def name(id: int | None) -> str:
         return "automatic" if id is None else names[id]
@@ -240,18 +253,6 @@ def _one_token_changed(model: HookedTransformer, prompt: str, pos: int) -> str:
     return "".join(token_strings(model, ids))
 
 
-def _option_names(words: list[str]) -> list[str]:
-    """Visible tokens, made different where they look alike: options must be."""
-    shown = [visible(word) for word in words]
-    seen: dict[str, int] = {}
-    for name in shown:
-        seen[name] = seen.get(name, 0) + 1
-    return [
-        f"{name} (id {id})" if seen[name] > 1 or name == "automatic" else name
-        for id, name in enumerate(shown)
-    ]
-
-
 def _warn_unless(asked: str | None, allowed: Sequence, item: str) -> None:
     if asked is not None and asked not in map(str, allowed):
         st.warning(f"The link asks for {item} {literal(repr(asked))}, which is not there.")
@@ -287,5 +288,9 @@ def _logits(checkpoint: str, prompt: str, _model: HookedTransformer) -> torch.Te
     return trace(_model, prompt, sites=[]).logits[0]
 
 
+def _all_logits(model: HookedTransformer, prompt: str) -> torch.Tensor:
+    return _logits(f"{model.cfg.model_name} {model.checkpoint_hash}", prompt, model)
+
+
 def _next_logits(model: HookedTransformer, prompt: str, pos: int) -> torch.Tensor:
-    return _logits(f"{model.cfg.model_name} {model.checkpoint_hash}", prompt, model)[pos]
+    return _all_logits(model, prompt)[pos]

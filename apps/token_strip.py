@@ -17,6 +17,8 @@ _CSS = """
   border: 2px solid transparent; }
 .token:hover { border-color: var(--st-primary-color); }
 .token.hidden { opacity: 0.55; }
+.token.shaded { opacity: 1; background:
+  color-mix(in srgb, #d55e00 var(--shade), var(--st-secondary-background-color)); }
 .token.changed { border-bottom-color: #d55e00; }
 .token.chosen { border-color: #d55e00; opacity: 1; font-weight: 700; }
 .legend { font-size: 12.5px; opacity: 0.7; padding: 2px 4px 0; color: var(--st-text-color);
@@ -52,11 +54,12 @@ export default function ({ data, parentElement, setTriggerValue }) {
   strip.replaceChildren(...data.tokens.map((text, i) => {
     const span = document.createElement("span");
     span.textContent = text;
-    span.title = `position ${i}`;
+    span.title = `position ${i}` + (data.notes[i] ? `: ${data.notes[i]}` : "");
     span.id = `${data.id}-${i}`;
     span.setAttribute("role", "option");
     span.className = "token" + (data.hidden[i] ? " hidden" : "")
-      + (data.changed.includes(i) ? " changed" : "");
+      + (data.changed.includes(i) ? " changed" : "") + (data.shades.length ? " shaded" : "");
+    if (data.shades.length) span.style.setProperty("--shade", `${65 * data.shades[i]}%`);
     span.onclick = () => { strip.focus(); move(i); };
     return span;
   }));
@@ -99,6 +102,8 @@ def token_strip(
     layer: int = 0,
     n_layers: int = 0,
     changed: Sequence[int] = (),
+    shades: Sequence[float] = (),
+    notes: Sequence[str] = (),
     on_pos: Callable[[], None],
     on_layer: Callable[[], None] | None = None,
 ) -> None:
@@ -109,6 +114,8 @@ def token_strip(
         name: what the row is, for screen readers.
         n_layers: how far the up and down keys reach; 0 leaves them alone.
         changed: positions to underline.
+        shades: how strongly each token is coloured, 0 to 1.
+        notes: what is shown of each token when it is pointed at.
     """
     shown = [visible(token) for token in tokens]
     hidden = [is_hidden(token) for token in tokens]
@@ -124,6 +131,8 @@ def token_strip(
             "tokens": shown,
             "hidden": hidden,
             "changed": list(changed),
+            "shades": list(shades),
+            "notes": list(notes),
             "pos": pos,
             "layer": layer,
             "n_layers": n_layers,

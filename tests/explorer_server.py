@@ -18,7 +18,10 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
 ROOT = Path(__file__).parents[1]
-PAGES = ("Attention", "Lens", "Attribution", "Patching", "Sphere")
+PAGES = (
+    "Predict", "Attention", "Lens", "Attribution", "Patching", "Sphere", "Weights", "Neurons",
+    "Compare",
+)  # fmt: skip
 # The 3-D view needs WebGL, which a machine without a screen has to draw itself.
 _ARGUMENTS = ("--no-sandbox", "--use-angle=swiftshader", "--enable-unsafe-swiftshader")
 

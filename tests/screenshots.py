@@ -19,6 +19,7 @@ def main() -> None:
     parser.add_argument("--run", help="a run to show, in place of the shipped one")
     parser.add_argument("--out", type=Path, default=IMAGES)
     parser.add_argument("--dark", action="store_true")
+    parser.add_argument("--pages", nargs="+", choices=PAGES, default=PAGES)
     parser.add_argument("--width", type=int, default=_SIZE["width"])
     options = parser.parse_args()
     if reason := why_no_browser():
@@ -30,7 +31,7 @@ def main() -> None:
             viewport=_SIZE | {"width": options.width},
             color_scheme="dark" if options.dark else "light",
         )
-        for name in PAGES:
+        for name in options.pages:
             page.set_viewport_size(_SIZE | {"width": options.width})
             open_page(page, address, name)
             # As tall as the page is, so that nothing is cut off.

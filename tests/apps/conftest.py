@@ -45,7 +45,7 @@ def open_page(runs: Path, monkeypatch: pytest.MonkeyPatch) -> OpenPage:
         app = AppTest.from_file(str(APPS / "explorer.py"), default_timeout=60)
         for name, value in query.items():
             app.query_params[name] = str(value)
-        app.switch_page(f"views/{view}.py") if view != "attention" else None
+        app.switch_page(f"views/{view}.py") if view != "predict" else None
         return app.run()
 
     return open_page

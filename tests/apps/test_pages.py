@@ -15,7 +15,18 @@ import interp
 from interp import figures
 from model import load
 
-N_CHARTS = {"attention": 3, "lens": 3, "attribution": 3, "patching": 1, "sphere": 4}
+N_CHARTS = {
+    "predict": 2,
+    "attention": 3,
+    "lens": 3,
+    "attribution": 3,
+    "patching": 1,
+    "sphere": 4,
+    "weights": 5,
+    "neurons": 5,
+    "compare": 1,
+}
+NEEDS_MLPS = ("neurons",)
 PROMPTS = {
     "one token": "a",
     "as long as the context, one letter": "a" * 24,
@@ -32,7 +43,7 @@ def test_first_load_has_content(view, open_page):
     assert app.title[0].value == view.capitalize()
     assert len(charts(app)) == N_CHARTS[view]
     assert all(chart.proto.alt for chart in app.get("plotly_chart"))
-    assert app.code[0].value.startswith("from interp import")
+    assert app.code[-1].value.startswith("from interp import")
 
 
 @pytest.mark.parametrize("view", VIEWS)
@@ -41,7 +52,7 @@ def test_the_code_reproduces_the_page(view, open_page):
     app = open_page(view, prompt="a b\n<b>", corrupt="a c\n<b>", **settings)
     assert sentences(app) == []
     namespace: dict[str, Any] = {}
-    exec(app.code[0].value, namespace)
+    exec(app.code[-1].value, namespace)
     drawn = [
         json.loads(value.to_json())
         for name, value in namespace.items()
@@ -109,6 +120,8 @@ def test_the_shipped_model_is_what_opens(view, open_page):
 def test_every_shipped_model_has_content(view, open_page):
     for run in shipped_runs():
         app = open_page(view, folder=CHECKPOINTS, model=run.name)
+        if view in NEEDS_MLPS and load(run).cfg.attn_only:
+            continue
         assert sentences(app) == []
         assert len(charts(app)) == N_CHARTS[view]
 
@@ -144,6 +157,10 @@ def test_a_link_to_what_is_not_there_says_so(item, value, open_page):
 @pytest.mark.parametrize("view", VIEWS)
 def test_a_model_without_mlps(view, open_page):
     app = open_page(view, model="b_attention_only")
+    if view in NEEDS_MLPS:
+        (told,) = sentences(app)
+        assert "has no MLP" in told
+        return
     assert sentences(app) == []
     assert len(charts(app)) == N_CHARTS[view]
 
@@ -165,7 +182,7 @@ def test_automatic_target_and_contrast_are_the_two_likeliest(runs, open_page):
     first, second = logits.topk(2).indices.tolist()
     words = interp.inputs.vocabulary(load(runs / "a_tiny"))
     expected = f"{words[first]!r}, {words[second]!r})"
-    assert expected in app.code[0].value
+    assert expected in app.code[-1].value
 
 
 def test_a_check_that_fails_is_told(open_page, monkeypatch):
