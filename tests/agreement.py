@@ -21,6 +21,9 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 """the kinds of models on which an identity must hold"""
 
+QUESTIONS = [(4, None, None), (4, 7, 2), (4, 7, -1), (None, None, None), (None, None, -1)]
+"""target, contrast and pos of an attribution: a token, a difference, all; everywhere or once"""
+
 
 def variant(name: str, seed: int, **cfg: Any) -> HookedTransformer:
     """A random model of one of the kinds."""

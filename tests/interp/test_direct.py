@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from agreement import CLOSE, VARIANTS, values, variant
+from agreement import CLOSE, QUESTIONS, VARIANTS, values, variant
 from random_models import random_hooked, random_ids
 
 from interp import (
@@ -15,9 +15,6 @@ from interp import (
     neuron_attribution,
     source_attribution,
 )
-
-# One token, a difference, all of them.
-QUESTIONS = [(4, None), (4, 7), (None, None)]
 
 
 @pytest.fixture(params=VARIANTS, scope="module")
@@ -30,8 +27,7 @@ def ids(request):
     return random_ids(8, batch=request.param)
 
 
-@pytest.mark.parametrize(("target", "contrast"), QUESTIONS)
-@pytest.mark.parametrize("pos", [None, 2, -1])
+@pytest.mark.parametrize(("target", "contrast", "pos"), QUESTIONS)
 def test_neurons_and_their_bias_sum_to_the_mlp(model, ids, target, contrast, pos):
     if model.cfg.attn_only:
         with pytest.raises(InputError, match="no MLP"):
@@ -47,8 +43,7 @@ def test_neurons_and_their_bias_sum_to_the_mlp(model, ids, target, contrast, pos
         torch.testing.assert_close(values(whole), values(want), **CLOSE)
 
 
-@pytest.mark.parametrize(("target", "contrast"), QUESTIONS)
-@pytest.mark.parametrize("pos", [None, 2, -1])
+@pytest.mark.parametrize(("target", "contrast", "pos"), QUESTIONS)
 def test_sources_sum_to_the_head(model, ids, target, contrast, pos):
     fine = source_attribution(model, ids, target, contrast, pos=pos)
     coarse = direct_logit_attribution(model, ids, target, contrast, pos=pos)["part"]
@@ -113,8 +108,7 @@ def test_a_sources_part_is_what_leaves_the_logit_with_its_value(ids):
         torch.testing.assert_close(got, change, **CLOSE)
 
 
-@pytest.mark.parametrize(("target", "contrast"), QUESTIONS)
-@pytest.mark.parametrize("pos", [None, -2])
+@pytest.mark.parametrize(("target", "contrast", "pos"), QUESTIONS)
 def test_accumulated_contributions_end_at_the_logit_and_step_by_parts(
     model, ids, target, contrast, pos
 ):

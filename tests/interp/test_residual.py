@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from agreement import CLOSE, VARIANTS, values, variant
+from agreement import CLOSE, QUESTIONS, VARIANTS, values, variant
 from folding import folded
 from random_models import random_hooked, random_ids
 
@@ -69,8 +69,7 @@ def test_lens_follows_the_final_prediction_and_says_when_it_settles(model, ids):
             assert int(lens["depth"][row, pos]) == first
 
 
-@pytest.mark.parametrize(("target", "contrast"), [(4, None), (4, 7), (None, None)])
-@pytest.mark.parametrize("pos", [None, 2, -1])
+@pytest.mark.parametrize(("target", "contrast", "pos"), QUESTIONS)
 def test_parts_sum_to_the_logit(model, ids, target, contrast, pos):
     parts = direct_logit_attribution(model, ids, target, contrast, pos=pos)
     logits = model(ids)

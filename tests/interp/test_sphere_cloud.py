@@ -105,6 +105,9 @@ def test_effective_dim_of_a_model():
     cosines = points @ points.mT
     assert float(at["participation_ratio"]) == pytest.approx(1 / float(cosines.square().mean()))
     assert float(result["participation_ratio"].max()) <= 15
+    spread = torch.linalg.eigvalsh((points - points.mean(0)).T.cov(correction=0))
+    want = float(spread.sum() ** 2 / spread.square().sum())
+    assert float(at["participation_ratio_centred"]) == pytest.approx(want)
     assert float(at["dims_90"]) == int(held_by(points, 0.9))
     assert effective_dim(model, "a")["mean_cosine"].isnull().all()
 

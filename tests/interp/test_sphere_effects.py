@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from agreement import CLOSE, values
+from agreement import CLOSE, QUESTIONS, values
 from folding import folded
 from random_models import random_hooked, random_ids
 
@@ -31,8 +31,7 @@ def ids(request):
     return random_ids(9, batch=request.param)
 
 
-@pytest.mark.parametrize(("target", "contrast"), [(4, None), (4, 7), (None, None)])
-@pytest.mark.parametrize("pos", [None, 3, -1])
+@pytest.mark.parametrize(("target", "contrast", "pos"), QUESTIONS)
 def test_exact_effect_is_the_change_when_the_write_is_taken_out(model, ids, target, contrast, pos):
     effects = direct_effect(model, ids, target, contrast, pos=pos)
     for write in writes(trace(model, ids)):

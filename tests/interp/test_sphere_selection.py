@@ -132,6 +132,28 @@ def test_keys_of_a_model():
         assert float(got) == pytest.approx(want, abs=1e-6)
 
 
+def test_the_readings_are_what_they_are_called():
+    """Each by hand, on the keys of every head."""
+    model, ids = random_hooked(2, d_head=2, n_ctx=14), random_ids(1, batch=2, n_pos=14)
+    model.pos_embed.W_pos += torch.linspace(-3, 3, 14)[:, None]
+    result, run = key_selectability(model, ids)["selectable"], trace(model, ids)
+    for layer, head in itertools.product(range(2), range(3)):
+        x, block = run["resid_pre", layer], model.blocks[layer]
+        mean, length = x.mean(-1, keepdim=True), x.square().mean(-1, keepdim=True)
+        by_hand = {
+            "projected": x - mean,
+            "scaled": x / (length + model.cfg.eps).sqrt(),
+            "raw": x,
+        }
+        for reading, read in by_hand.items():
+            keys = read * block.ln1.w @ block.attn.W_K[head]
+            want = [sum(on_the_hull(row)) / 14 for row in keys]
+            got = result.sel(reading=reading, layer=layer, head=head)
+            assert got.to_numpy() == pytest.approx(want, abs=1e-6), reading
+    told_apart = [result.sel(reading=name) != result.sel(reading="raw") for name in by_hand]
+    assert [bool(apart.any()) for apart in told_apart] == [True, True, False]
+
+
 def test_with_more_directions_than_tokens_all_are_reachable():
     model = random_hooked(2, d_vocab=11, d_model=16)
     result = token_reachable(model)
