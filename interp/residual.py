@@ -16,7 +16,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from interp.components import attention_bias, heads_read, value_bias, write_kinds, write_sites
-from interp.engine import trace
+from interp.engine import Trace, trace
 from interp.errors import InputError
 from interp.inputs import Input, to_id
 from interp.logit_question import LogitQuestion, ask
@@ -157,7 +157,7 @@ def _lens_measures(
 
 def direct_logit_attribution(
     model: HookedTransformer,
-    input: Input,
+    input: Input | Trace,
     target: str | int | None,
     contrast: str | int | None = None,
     *,
@@ -186,8 +186,9 @@ def direct_logit_attribution(
         InputError: unreadable input, an unknown token, a contrast without a target, a position
             outside the prompt.
 
-    Cost: one forward pass and one [d_model, d_model]-sized product a layer and position. With all
-    tokens, memory for components * batch * pos * d_vocab numbers: choose a position then.
+    Cost: one forward pass, and for a named token little more than the labels: W_O A is formed
+    first, so no head's write ever is. With all tokens, memory for components * batch * pos *
+    d_vocab numbers: choose a position then.
     """
     asked = ask(model, input, target, contrast, pos, write_sites(model.cfg))
     part = torch.cat([*_parts(asked), asked.read.c0.expand(1, *asked.x.shape[:-1], -1)])

@@ -5,9 +5,8 @@
 
 A forward-equivalent is the time of one `trace` of the same prompt that keeps nothing and ends in
 logits; TransformerLens' own forward stands beside it. Rounds are interleaved and medians compared.
-Peak memory is what an analysis holds at most beyond the model and the prompt, in a process of its
-own. The last table is tokens a second over a corpus. Weights are random: time does not depend on
-them.
+Peak memory is what an analysis holds at most beyond the model and the prompt. The last table is
+tokens a second over a corpus. Weights are random: time does not depend on them.
 
 Bounds: direct logit attribution of all heads and positions under 2 forward-equivalents; neuron
 statistics at 70 % of the plain forward's tokens a second or more.
@@ -16,9 +15,7 @@ statistics at 70 % of the plain forward's tokens a second or more.
 from __future__ import annotations
 
 import argparse
-import resource
 import statistics
-import subprocess
 import sys
 import time
 import warnings
@@ -26,6 +23,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from memory import peak_of
 from transformer_lens import HookedTransformer
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -44,6 +42,7 @@ GPT2_SMALL = {
 }  # fmt: skip
 SHAPES = {"course shape, 64 tokens": COURSE, "GPT-2 small shape, 128 tokens": GPT2_SMALL}
 TARGET, OTHER = 3, 5
+SLOW_ROUNDS = 3
 
 Analysis = Callable[[HookedTransformer, torch.Tensor], object]
 ANALYSES: dict[str, Analysis] = {
@@ -77,17 +76,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="course shape only, one round")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    parser.add_argument("--peak", nargs=2, metavar=("SHAPE", "ANALYSIS"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    if options.peak:
-        print(peak_of(*options.peak))
-        return
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, float32")
-    rounds = 1 if options.quick else 5
+    rounds = 1 if options.quick else 25
     for title, shape in list(SHAPES.items())[: 1 if options.quick else None]:
-        compare(title, shape, rounds, with_memory=not options.quick)
-    corpus(rounds)
+        compare(title, shape, rounds if shape is COURSE else min(rounds, SLOW_ROUNDS))
+    corpus(min(rounds, 9))
 
 
 def setting(title: str) -> tuple[HookedTransformer, torch.Tensor]:
@@ -102,7 +97,7 @@ def chosen(shape: dict) -> list[str]:
     return [name for name in ANALYSES if shape is COURSE or name not in ONLY_SMALL]
 
 
-def compare(title: str, shape: dict, rounds: int, *, with_memory: bool) -> None:
+def compare(title: str, shape: dict, rounds: int) -> None:
     """Seconds, forward-equivalents and megabytes of each analysis."""
     model, ids = setting(title)
     seconds: dict[str, list[float]] = {name: [] for name in chosen(shape)}
@@ -117,30 +112,10 @@ def compare(title: str, shape: dict, rounds: int, *, with_memory: bool) -> None:
     print(f"\n{title} (median of {rounds})")
     print(f"{'':28}{'seconds':>10}{'forwards':>10}{'peak MB':>10}")
     for name, spent in median.items():
-        memory = f"{peak_in_own_process(title, name):10.0f}" if with_memory else f"{'':>10}"
-        print(f"{name:28}{spent:10.4f}{spent / median['forward']:10.2f}{memory}")
+        memory = peak_of(lambda name=name: ANALYSES[name](model, ids))
+        print(f"{name:28}{spent:10.4f}{spent / median['forward']:10.2f}{memory:10.1f}")
     ratio = median["direct_logit_attribution"] / median["forward"]
     print(f"direct logit attribution: {ratio:.2f} forward-equivalents (bound 2)")
-
-
-def peak_in_own_process(title: str, name: str) -> float:
-    done = subprocess.run(
-        [sys.executable, __file__, "--peak", title, name, "--threads", "1"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return float(done.stdout.split()[-1])
-
-
-def peak_of(title: str, name: str) -> float:
-    """Megabytes at most beyond those of the loaded model, whose import and warm-up come first."""
-    model, ids = setting(title)
-    with torch.no_grad():
-        ANALYSES[name](model, ids[:, :8])
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        ANALYSES[name](model, ids)
-    return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
 
 
 def corpus(rounds: int) -> None:
