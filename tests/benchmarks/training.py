@@ -1,6 +1,7 @@
 """How fast this GPT trains, and how well: beside a plain per-head GPT and Hugging Face's GPT-2.
 
     python tests/benchmarks/training.py [--text tinyshakespeare.txt] [--quick]
+    python tests/benchmarks/training.py --memory
 
 Speed: tokens a second of a whole step (forward, backward, clipping, fused AdamW) of the three
 models at the course shape, in turns, each the median of its rounds; and of this GPT with the
@@ -9,6 +10,8 @@ optimizers it is really trained with.
 Quality: the default recipe against nanoGPT's recipe on GPT2LMHeadModel of the same shape, both on
 1,536,000 tokens of the same text and scored on its whole validation split. Seconds are steps times
 the median step: evaluation is not counted, for either.
+
+Memory: the peak of a process that trains on a corpus of 1 GB, above one that trains on 1 MB.
 """
 
 from __future__ import annotations
@@ -17,12 +20,14 @@ import argparse
 import itertools
 import math
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -49,7 +54,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--text", help="the text (default: tiny Shakespeare, downloaded)")
     parser.add_argument("--quick", action="store_true", help="a smoke run: a few steps of each")
+    parser.add_argument("--memory", action="store_true", help="peak memory only")
     args = parser.parse_args()
+    if args.memory:
+        memory()
+        return
     corpus = tokenise([args.text or tiny_shakespeare()])
     config = GPTConfig.from_dict(PRESETS["course"].to_dict() | {"d_vocab": corpus.d_vocab})
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads\n")
@@ -220,6 +229,37 @@ def whole_loss(gpt2: nn.Module, corpus: Corpus, n_ctx: int) -> float:
         )
         count += int((y != IGNORE_INDEX).sum())
     return total / count
+
+
+# Memory
+
+TRAIN_ONE = """
+import resource, sys
+from model import preset
+from model.corpus import Corpus
+from model.recipe import Recipe
+from model.training import train
+train(preset("course"), Corpus.open(sys.argv[1]), Recipe(steps=100), sys.argv[1] + "/run")
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+"""
+
+
+def memory() -> None:
+    peaks = {}
+    for n_bytes in (10**6, 10**9):
+        with tempfile.TemporaryDirectory() as folder:
+            rng = np.random.default_rng(0)
+            with Path(folder, "train.bin").open("wb") as file:
+                for start in range(0, n_bytes, 10**7):
+                    n_ids = min(10**7, n_bytes - start) // 2
+                    file.write(rng.integers(65, size=n_ids, dtype=np.uint16).tobytes())
+            rng.integers(65, size=10**5, dtype=np.uint16).tofile(Path(folder, "val.bin"))
+            command = [sys.executable, "-c", TRAIN_ONE, folder]
+            done = subprocess.run(command, check=True, capture_output=True, text=True)
+            peaks[n_bytes] = int(done.stdout.split()[-1])
+            print(f"corpus of {n_bytes / 1e6:6,.0f} MB: peak {peaks[n_bytes] / 1e6:,.0f} MB")
+    small, large = peaks.values()
+    print(f"the larger corpus takes {(large - small) / 1e6:,.0f} MB more")
 
 
 if __name__ == "__main__":
