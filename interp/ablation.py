@@ -20,11 +20,11 @@ from torch import Tensor
 
 from interp.engine import Trace, trace
 from interp.errors import InputError
-from interp.inputs import Input
+from interp.inputs import Input, to_ids
 from interp.metrics import Metric, as_metric
-from interp.replay import DEFAULT_MEMORY, Progress
+from interp.replay import DEFAULT_MEMORY, Progress, sites_read
 from interp.results import labelled
-from interp.sites import Site
+from interp.sites import Site, sites_of
 from interp.sweep import Donor, Over, grid, runs_at, sweep
 
 if TYPE_CHECKING:
@@ -71,8 +71,9 @@ def ablation(
             entries mean other things at other positions; zero at a LayerNorm's divisor.
     """
     scored = as_metric(metric)
-    base = trace(model, input)
-    cells = grid(model.cfg, base.ids.shape[1], kinds, over, window)
+    ids = to_ids(model, input)
+    cells = grid(model.cfg, ids.shape[1], kinds, over, window)
+    base = trace(model, ids, sites=sites_read(model.cfg, cells.kinds))
     if by == "zero":
         donor = _zeros(base, cells.kinds)
     elif by in ("mean", "resample"):
@@ -150,7 +151,8 @@ def _from_reference(
             f"Ablation by {by!r} came without reference prompts, but it takes its values from "
             "them: give reference=..."
         )
-    other = trace(base.model, reference)
+    cfg = base.model.cfg
+    other = trace(base.model, reference, sites=[s for s in sites_of(cfg) if s.kind in kinds])
     n_pos = base.ids.shape[1]
     same_length = other.ids.shape[1] == n_pos
     if not same_length and (by == "resample" or each_position):

@@ -7,7 +7,7 @@ Hooks that you have put on the model yourself are not seen by it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -75,7 +75,7 @@ class Trace:
 
     def prompts(self, start: int, stop: int) -> Trace:
         """The trace of some of the prompts, without a copy."""
-        values = {site: value[start:stop] for site, value in self.values.items()}
+        values = _Prompts(self.values, slice(start, stop))
         ids, final = self.ids[start:stop], self.final[start:stop]
         return Trace(self.model, ids, values, final, self.program)
 
@@ -98,6 +98,25 @@ class Trace:
         kinds = ("resid_pre",) if cfg.attn_only else ("resid_pre", "resid_mid")
         inner = [self[kind, layer] for layer in range(cfg.n_layers) for kind in kinds]
         return torch.stack([*inner, self["resid_post", cfg.n_layers - 1]])
+
+
+class _Prompts(Mapping[Site, Tensor]):
+    """Some prompts' part of what sites held, cut out when it is asked for."""
+
+    def __init__(self, values: Mapping[Site, Tensor], prompts: slice) -> None:
+        self._values, self._prompts = values, prompts
+
+    def __getitem__(self, site: Site) -> Tensor:
+        return self._values[site][self._prompts]
+
+    def __contains__(self, site: object) -> bool:
+        return site in self._values
+
+    def __iter__(self) -> Iterator[Site]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
 
 
 def part(value: Tensor, site: Site) -> Tensor:

@@ -34,6 +34,18 @@ def scale_of(x: Float[Tensor, "... d_model"], eps: float) -> Float[Tensor, "... 
     return (x.square().mean(-1, keepdim=True) + eps).sqrt()
 
 
+def normalised(
+    x: Float[Tensor, "... d_model"], eps: float
+) -> tuple[Float[Tensor, "... d_model"], Float[Tensor, "... 1"]]:
+    """LayerNorm's vector before gain and shift, and the divisor that it was divided by."""
+    if torch.is_grad_enabled():  # the kernel's divisor has no gradient
+        x = centred(x)
+        scale = scale_of(x, eps)
+        return x / scale, scale
+    y, _, inverse = torch.native_layer_norm(x, x.shape[-1:], None, None, eps)
+    return y, inverse.reciprocal()
+
+
 def affine(y: Float[Tensor, "... d_model"], ln: LayerNorm) -> Float[Tensor, "... d_model"]:
     """LayerNorm's gain and shift."""
     if ln.gain is None or ln.shift is None:
@@ -94,9 +106,11 @@ def forward(
     def read(kind: str, layer: int | None, x: Tensor, ln: LayerNorm | None) -> Tensor:
         if ln is None:
             return x
-        x = centred(x)
-        scale = tap(whole_site(f"{kind}_scale", layer), scale_of(x, cfg.eps))
-        return affine(tap(whole_site(f"{kind}_normalized", layer), x / scale), ln)
+        y, scale = normalised(x, cfg.eps)
+        given = tap(whole_site(f"{kind}_scale", layer), scale)
+        if given is not scale:
+            y = centred(x) / given
+        return affine(tap(whole_site(f"{kind}_normalized", layer), y), ln)
 
     embed = tap(whole_site("embed"), weights.W_E[ids])
     pos_embed = tap(whole_site("pos_embed"), weights.W_pos[:n_pos].expand_as(embed))

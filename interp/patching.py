@@ -20,7 +20,7 @@ from interp.engine import Trace, trace
 from interp.fractions import recovered
 from interp.inputs import Contrast, token_strings
 from interp.metrics import Metric, as_metric
-from interp.replay import DEFAULT_MEMORY, Progress
+from interp.replay import DEFAULT_MEMORY, Progress, sites_read
 from interp.results import labelled
 from interp.sites import Site
 from interp.sweep import Donor, Grid, Over, grid, runs_at, sweep
@@ -82,7 +82,7 @@ def activation_patching(
     several = isinstance(metric, Sequence)
     metrics = [as_metric(m) for m in (metric if isinstance(metric, Sequence) else [metric])]
     cells = grid(model.cfg, contrast.base.shape[1], kinds, over, window)
-    source, base = both_runs(model, contrast)
+    source, base = both_runs(model, contrast, sites_read(model.cfg, cells.kinds))
     raw = sweep(
         base,
         from_source(source, contrast),
@@ -115,9 +115,11 @@ def activation_patching(
     return joined.assign_coords(units=("metric", [m.units for m in metrics]))
 
 
-def both_runs(model: HookedTransformer, contrast: Contrast) -> tuple[Trace, Trace]:
-    """The source run and the base run, made in one pass."""
-    both = trace(model, torch.cat([contrast.source, contrast.base]))
+def both_runs(
+    model: HookedTransformer, contrast: Contrast, sites: Collection[Site] | None = None
+) -> tuple[Trace, Trace]:
+    """The source run and the base run, made in one pass; `sites` as in `interp.engine.trace`."""
+    both = trace(model, torch.cat([contrast.source, contrast.base]), sites=sites)
     n_pairs = len(contrast.base)
     return both.prompts(0, n_pairs), both.prompts(n_pairs, 2 * n_pairs)
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TypeAlias
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, TypeAlias
 
 import torch
 from jaxtyping import Float, Int
@@ -12,9 +12,12 @@ from torch import Tensor
 from interp.engine import Trace
 from interp.errors import InputError
 from interp.packing import Edit, moment
-from interp.sites import SITE_KINDS, Site
+from interp.sites import SITE_KINDS, Site, sites_of, whole_site
 from interp.wavefront import Wavefront
 from interp.weights import Weights
+
+if TYPE_CHECKING:
+    from transformer_lens import HookedTransformerConfig
 
 # Called with the rows done and the rows in all; may raise, which stops the sweep.
 Progress: TypeAlias = Callable[[int, int], None]
@@ -24,6 +27,15 @@ Read: TypeAlias = Callable[
 ]
 
 DEFAULT_MEMORY = 2**29
+
+# What edited runs take from their base run: where rows may join, and all that attention looks at.
+_READ = frozenset(("embed", "pos_embed", "resid_pre", "q", "k", "v", "z", "resid_mid"))
+
+
+def sites_read(cfg: HookedTransformerConfig, kinds: Collection[str]) -> list[Site]:
+    """The sites that a trace must keep to serve as base of edits at these kinds of site."""
+    last = whole_site("resid_post", cfg.n_layers - 1)
+    return [s for s in sites_of(cfg) if s.kind in _READ or s.kind in kinds or s == last]
 
 
 def replay(
@@ -98,7 +110,7 @@ def replay_rows(
     """What `read` keeps of each row's logits at the scored positions.
 
     Args:
-        base: a trace that kept every site.
+        base: a trace that kept what the edits read, see `sites_read`.
         batch: which prompt of `base` each row edits.
         edits: what the rows change; a row without any equals the base run.
         scored: positions whose logits are wanted, ascending.

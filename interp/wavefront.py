@@ -49,7 +49,7 @@ class Wavefront:
     ) -> None:
         """
         Args:
-            base: a trace that kept every site.
+            base: a trace that kept what the edits read, see `interp.replay.sites_read`.
             batch: which prompt of `base` each row edits. Rows must come in the order of their
                 first edit (see `moment`).
             edits: what the rows change; every cell must be able to reach a scored position.
@@ -67,6 +67,7 @@ class Wavefront:
         none = torch.zeros(0, dtype=torch.long, device=batch.device)
         self.tokens = Tokens(none, none, self.end)
         self.live: dict[Site, Tensor] = {}
+        self._room: dict[str, Tensor] = {}
 
     def _plan_joins(self) -> None:
         """Which tokens join at which moment, and from which layer on rows have own keys."""
@@ -216,10 +217,7 @@ class Wavefront:
             mine = where_true(own[changed.row])
             rows, slot_of = self._numbered(taken(changed.row, mine))
             at = slot_of[taken(changed.row, mine)] * self.end + taken(changed.pos, mine)
-            K, V = (
-                self.base.values[site][:, : self.end].index_select(0, self.batch[rows])
-                for site in (k_at, v_at)
-            )
+            K, V = (self._copies(site, rows) for site in (k_at, v_at))
             K.flatten(0, 1).index_copy_(0, at, taken(k, mine))
             V.flatten(0, 1).index_copy_(0, at, taken(v, mine))
             edited = torch.zeros_like(own)
@@ -234,6 +232,14 @@ class Wavefront:
                     group = slot_of[tokens.row]
                     z = put(z, some, attend(layer, block, tokens, taken(q, some), group, K, V))
         live[whole_site("z", layer)] = z
+
+    def _copies(self, site: Site, rows: Int[Tensor, " own"]) -> Tensor:
+        """A copy of the base run's keys or values for each row, in memory that layers share:
+        fresh memory costs more than what is written to it."""
+        value, batch = self.base.values[site][:, : self.end], self.batch[rows]
+        if site.kind not in self._room:
+            self._room[site.kind] = value.new_empty(len(self.batch), *value.shape[1:])
+        return torch.index_select(value, 0, batch, out=self._room[site.kind][: len(rows)])
 
     def _grow_to(self, tokens: Tokens) -> None:
         """Carry these tokens from here on: what was not carried before is the base run's."""

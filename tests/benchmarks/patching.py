@@ -11,6 +11,8 @@ interleaved and the medians compared. Weights are random: time does not depend o
   restart           its forward on all cells of a layer in one batch, with start_at_layer
   Hugging Face      GPT2LMHeadModel with the same weights and plain forward pre-hooks, all cells of
                     a layer in one batch, logits_to_keep=1
+  by hand           the sweep over heads alone, as a script that can do nothing else: what is left
+                    when no site is kept and nothing is labelled (`head_sweep_by_hand`)
   orrery            interp.activation_patching
 """
 
@@ -33,6 +35,7 @@ from transformer_lens import HookedTransformer
 from transformers import GPT2Config, GPT2LMHeadModel
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+from head_sweep_by_hand import head_sweep
 from random_models import random_hooked
 
 from interp.inputs import Contrast
@@ -40,6 +43,7 @@ from interp.metrics import logit_difference
 from interp.patching import activation_patching
 
 TARGET, OTHER = 3, 5
+OTHERS = ("TransformerLens", "restart", "Hugging Face", "by hand")
 COURSE = {
     "n_layers": 4, "n_heads": 4, "d_head": 32, "d_model": 128, "d_mlp": 512,
     "d_vocab": 65, "n_ctx": 64,
@@ -104,7 +108,7 @@ def compare(title: str, shape: dict, n_pos: int, rounds: int, sampled: bool) -> 
         _, cache = model.run_with_cache(pair.source)
         cell = one_cell(model, pair) if sampled else None
         print(f"\n{title}, token changed at position {changed} (seconds, median of {rounds})")
-        print(f"{'':32}{'TransformerLens':>16}{'restart':>16}{'Hugging Face':>16}{'orrery':>9}")
+        print(f"{'':32}" + "".join(f"{name:>16}" for name in OTHERS) + f"{'orrery':>9}")
         for sweep in SWEEPS:
             contenders: dict[str, Callable[[], torch.Tensor]] = {
                 "orrery": partial(orrery, model, pair, sweep)
@@ -112,6 +116,8 @@ def compare(title: str, shape: dict, n_pos: int, rounds: int, sampled: bool) -> 
             if len(sweep.kinds) == 1:
                 contenders["restart"] = partial(restart, model, pair, cache, sweep)
                 contenders["Hugging Face"] = partial(by_hugging_face, hf, pair, sweep)
+            if sweep.over == ("layer", "head") and len(sweep.kinds) == 1:
+                contenders["by hand"] = partial(by_hand, model, pair)
             if not sampled:
                 contenders["TransformerLens"] = partial(lens, model, pair, cache, sweep)
             report(sweep, contenders, rounds, cell)
@@ -139,7 +145,7 @@ def report(
     largest = max(float((results[name] - results["orrery"]).abs().max()) for name in results)
     ours = median["orrery"]
     line = f"{sweep.name:32}"
-    for name in ("TransformerLens", "restart", "Hugging Face"):
+    for name in OTHERS:
         line += f"{median[name]:8.3f} ({median[name] / ours:4.1f}x)" if name in median else " " * 16
     print(f"{line}{ours:9.4f}   largest difference {largest:.1e}")
 
@@ -171,6 +177,10 @@ def lens(model: HookedTransformer, pair: Contrast, cache, sweep: Sweep) -> torch
         return getattr(tl_patching, sweep.theirs)(
             model, pair.base, cache, lambda logits: difference(logits)[0]
         )
+
+
+def by_hand(model: HookedTransformer, pair: Contrast) -> torch.Tensor:
+    return difference(head_sweep(model, pair)[..., None, :])
 
 
 def one_cell(model: HookedTransformer, pair: Contrast, cells: int = 5) -> float:
