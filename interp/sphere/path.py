@@ -36,7 +36,7 @@ def sphere_path(model: HookedTransformer, input: Input | Trace) -> xr.Dataset:
     Raises:
         InputError: unreadable input; a model without normalisation.
 
-    Cost: one forward pass and a few passes over the stream; three states in memory at a time.
+    Cost: one forward pass and a few passes over the stream; memory of three times the stream.
     """
     run = stream_states(model, input)
     points: list[torch.Tensor] = []

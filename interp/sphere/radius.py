@@ -35,7 +35,7 @@ def sphere_radius(model: HookedTransformer, input: Input | Trace) -> xr.Dataset:
     Raises:
         InputError: unreadable input; a model without normalisation.
 
-    Cost: one forward pass and a few passes over the stream; memory of one state at a time.
+    Cost: one forward pass and a few passes over the stream; memory of twice the stream.
     """
     run = stream_states(model, input)
     d_model = model.cfg.d_model
