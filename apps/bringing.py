@@ -38,7 +38,9 @@ class NamedFile(Protocol):
 
 def brought() -> dict[str, Path]:
     """The runs that this session has brought, by the name they are chosen by."""
-    return st.session_state.setdefault(_STATE, {})
+    # Streamlit lets go of the folder as soon as a tab is closed, which may come back.
+    known = st.session_state.get(_STATE, {})
+    return {name: path for name, path in known.items() if path.is_dir()}
 
 
 def offer_bringing(taken: Sequence[str]) -> None:
@@ -135,6 +137,8 @@ def _own_folder() -> tempfile.TemporaryDirectory[str]:
 
 @st.dialog("Open another checkpoint", width="large", on_dismiss=lambda: _end())
 def _dialog(taken: tuple[str, ...]) -> None:
+    if "bringing" not in st.session_state:
+        st.rerun()
     limit = st.get_option("server.maxUploadSize")
     st.markdown(
         "nanoGPT, build-nanogpt, minGPT, the course GPT and the lecture's, Hugging Face GPT-2, "
@@ -158,13 +162,12 @@ def _dialog(taken: tuple[str, ...]) -> None:
             st.error(literal(str(error)))
         else:
             name = _free_name(path.name, taken)
-            brought()[name] = path
+            st.session_state[_STATE] = brought() | {name: path}
             st.session_state["bring_done"] = name
     done = st.session_state.get("bring_done")
     if done in brought():
         show_certificate(brought()[done])
-        if st.button(f"Look at {literal(done)}", type="primary", key="bring_open", on_click=_open):
-            st.rerun()
+        st.button(f"Look at {literal(done)}", type="primary", key="bring_open", on_click=_open)
 
 
 def _refuse_unless_one(files: Sequence[NamedFile], typed: str) -> None:
@@ -185,7 +188,7 @@ def _begin() -> None:
 
 
 def _end() -> None:
-    del st.session_state["bringing"]
+    st.session_state.pop("bringing", None)
     st.session_state.pop("bring_done", None)
 
 

@@ -35,7 +35,8 @@ def show_certificate(run: Path) -> None:
         st.caption(f"Largest |{literal(name)}| at each kind of site")
         kinds = by_kind(sites)
         shown = kinds.map("{:.1e}".format).rename_axis("site").reset_index()
-        st.dataframe(shown, hide_index=True, height=240)
+        with st.container(height=260):
+            st.table(shown.set_index("site"))
     with st.expander("Settings"):
         st.table(
             [

@@ -59,22 +59,23 @@ def show_edit_of_a_cell(page: Worksheet, patterns: xr.DataArray) -> None:
     row = patterns[0, at.layer, at.head, at.pos].to_numpy()
     if not 0 <= st.session_state.get("key_pos", 0) <= at.pos:
         st.session_state["key_pos"] = at.pos
-    key = st.selectbox(
-        f"How much position {at.pos} looks at",
-        range(at.pos + 1),
-        int(row[: at.pos + 1].argmax()),
-        format_func=lambda i: f"{i} {at.tokens[i]!r}",
-        key="key_pos",
-        bind="query-params",
-    )
+    usual = int(row[: at.pos + 1].argmax())
+    key = int(
+        st.number_input(
+            f"Position {at.pos} looks at position", 0, at.pos, usual, key="key_pos",
+            bind="query-params",
+        )
+    )  # fmt: skip
     is_now = float(row[key])
+    shown = round(is_now, 2)
     # A weight that nobody moved follows the head and the token.
     place = f"{at.layer} {at.head} {at.pos} {key} {at.prompt} {at.step}"
     weight = st.slider(
-        "Attention weight; the others of the row share the rest as before",
-        0.0, 1.0, round(is_now, 2), 0.01, key=f"weight {place}",
+        f"Attention weight on {literal(repr(at.tokens[key]))}; the row's others share the rest",
+        0.0, 1.0, shown, 0.01, key=f"weight {place}",
     )  # fmt: skip
-    cell = (at.layer, at.head, at.pos, int(key))
+    weight = is_now if weight == shown else weight
+    cell = (at.layer, at.head, at.pos, key)
     edited = page.ask("edited", interp.edit_pattern, at.prompt, {cell: weight}, pos=at.pos)
     base, after = (
         float(logits[at.target] - logits[at.contrast])

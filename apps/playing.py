@@ -9,6 +9,8 @@ import streamlit as st
 
 A_FRAME = 0.45
 """seconds that each step stays on the screen at least"""
+_TO_THE_SCREEN = 0.15
+"""seconds: what has not been sent when the next run begins is never sent"""
 
 
 def choose_step(steps: Sequence[int]) -> int:
@@ -47,7 +49,7 @@ def go_on(since: float) -> None:
         _pause()
     else:
         st.session_state["coming_step"] = steps[at + 1]
-        time.sleep(max(0.0, since + A_FRAME - time.monotonic()))
+        time.sleep(max(_TO_THE_SCREEN, since + A_FRAME - time.monotonic()))
     st.rerun()
 
 

@@ -11,23 +11,24 @@ from urllib.parse import urlencode
 import numpy as np
 from streamlit.proto.BackMsg_pb2 import BackMsg
 from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
+from streamlit.proto.WidgetStates_pb2 import WidgetState
 from websockets.sync.client import connect
-
-_FIELDS = ("int_array_value", "double_array_value", "string_value", "string_array_value")
 
 
 class Client:
     """One tab. `charts` are the figures of the last run, `sentences` what it found wrong."""
 
     def __init__(self, address: str) -> None:
-        self.socket = connect(
+        self.connection = connect(
             address.replace("http", "ws", 1) + "/_stcore/stream",
             origin=address,  # type: ignore[arg-type]
             max_size=None,
             subprotocols=["streamlit"],  # type: ignore[list-item]
         )
+        self.socket = self.connection.__enter__()
         self.known: dict[str, ForwardMsg] = {}
         self.query = ""
+        self.states: dict[str, WidgetState] = {}
         self.charts: dict[str, str] = {}
         self.sentences: list[str] = []
         self.widgets: dict[str, Any] = {}
@@ -37,7 +38,7 @@ class Client:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.socket.close()
+        self.connection.__exit__(None, None, None)
 
     def open(self, page: str, **query: Any) -> None:
         """Follow a link to a page, or click on it in the navigation."""
@@ -46,14 +47,29 @@ class Client:
 
     def move(self, page: str, key: str, value: int) -> None:
         """Move a slider."""
-        back = BackMsg()
-        state = back.rerun_script.widget_states.widgets.add()
-        state.id = self.widgets[key].id
-        state.double_array_value.data.append(value)
-        self._run(page, back)
+        state = self._state(self.widgets[key].id)
+        state.double_array_value.data[:] = [value]
+        self._run(page)
 
-    def _run(self, page: str, back: BackMsg | None = None) -> None:
-        back = back or BackMsg()
+    def write(self, page: str, key: str, text: str) -> None:
+        """Type into a box."""
+        self._state(self.widgets[key].id).string_value = text
+        self._run(page)
+
+    def press(self, page: str, key: str) -> None:
+        """Press a button."""
+        id = self.widgets[key].id
+        self._state(id).trigger_value = True
+        self._run(page)
+        del self.states[id]
+
+    def _state(self, id: str) -> WidgetState:
+        return self.states.setdefault(id, WidgetState(id=id))
+
+    def _run(self, page: str) -> None:
+        back = BackMsg()
+        # As a browser does: what every widget holds, each time.
+        back.rerun_script.widget_states.widgets.extend(self.states.values())
         back.rerun_script.query_string = self.query
         back.rerun_script.page_name = page
         back.rerun_script.context_info.timezone = "UTC"
@@ -92,8 +108,22 @@ class Client:
             self.sentences.append(f"{element.exception.type}: {element.exception.message}")
         elif kind == "alert":
             self.sentences.append(element.alert.body)
-        elif kind == "slider":
-            self.widgets[element.slider.id.rsplit("-", 1)[-1]] = element.slider
+        elif hasattr(widget := getattr(element, str(kind)), "id"):
+            self.widgets[widget.id.rsplit("-", 1)[-1]] = widget
+            if getattr(widget, "set_value", False):
+                self._hold(kind, widget)
+
+    def _hold(self, kind: str | None, widget: Any) -> None:
+        """Take over what the server has set, as a browser does."""
+        state = self._state(widget.id)
+        if kind == "slider":
+            state.double_array_value.data[:] = widget.value
+        elif kind in ("text_area", "text_input"):
+            state.string_value = widget.value
+        elif kind == "selectbox":
+            state.string_value = widget.raw_value
+        else:
+            del self.states[widget.id]
 
 
 def numbers(spec: str) -> list[np.ndarray]:

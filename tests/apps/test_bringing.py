@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import json
-import pickle
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
+from brought_files import META, SIZES, nanogpt, saved
 from explorer_pages import charts, sentences
 from random_gpt import random_gpt
 from safetensors.torch import save
@@ -19,25 +17,6 @@ from tiny_run import CHARACTERS, write_run
 from model.conversion import to_state_dict
 from model.dialects import DIALECTS
 from model.tokenizer import decode, encode, id_tokenizer
-
-SIZES = {"n_ctx": 24, "d_vocab": len(CHARACTERS)}
-META = pickle.dumps({"stoi": {c: i for i, c in enumerate(sorted(CHARACTERS))}})
-
-
-def saved(value: Any) -> bytes:
-    file = io.BytesIO()
-    torch.save(value, file)
-    return file.getvalue()
-
-
-def nanogpt(seed: int = 5) -> bytes:
-    """What nanoGPT's train.py writes, of random weights."""
-    gpt = random_gpt(seed=seed, tied_embeddings=True, **SIZES).float()
-    config = gpt.config
-    args = {"n_layer": config.n_layers, "n_head": config.n_heads, "n_embd": config.d_model}
-    args |= {"block_size": config.n_ctx, "bias": True, "vocab_size": config.d_vocab}
-    state = to_state_dict(gpt, DIALECTS["nanogpt"])
-    return saved({"model": state, "model_args": args, "iter_num": 700})
 
 
 def bring(app: AppTest, *files: tuple[str, bytes], path: str = "") -> AppTest:
@@ -75,6 +54,22 @@ def test_a_nanogpt_checkpoint_is_proven_and_opened_for_this_session_only(open_pa
     # What was sent is not kept, only the run that was made of it.
     assert [path.name for path in own.rglob("*.pt")] == []
     assert "ckpt" not in open_page("attribution").selectbox(key="model").options
+
+
+def test_what_was_brought_goes_with_the_session(open_page):
+    from streamlit.runtime.caching.cache_resource_api import clear_session_cache
+
+    before = folders()
+    app = bring(open_page("lens"), ("ckpt.pt", nanogpt()), ("meta.pkl", META))
+    app.button(key="bring_open").click().run()
+    assert app.selectbox(key="model").value == "ckpt"
+    assert len(folders() - before) == 1
+    # What Streamlit does when a tab is closed.
+    clear_session_cache("test session id")
+    assert folders() - before == set()
+    # The tab comes back, as after a nap of the computer.
+    assert refused(app.run()) == []
+    assert app.selectbox(key="model").value == "a_tiny"
 
 
 def test_without_a_tokenizer_tokens_are_written_as_ids(open_page):

@@ -13,8 +13,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
+from brought_files import nanogpt
 from conftest import CHECKPOINTS
 from explorer_server import ROOT
+from streamlit_client import Client
+from tiny_run import write_run
 
 SAFE = {
     "server.address": "127.0.0.1",
@@ -105,6 +108,27 @@ def test_it_ends_with_its_command():
         pass
     with pytest.raises(OSError, match="refused"):
         answer(port, "/_stcore/health")
+
+
+def test_what_was_brought_goes_with_the_server(tmp_path, monkeypatch):
+    runs, temporary = tmp_path / "runs", tmp_path / "temporary"
+    temporary.mkdir()
+    write_run(runs / "tiny", steps=(0,))
+    (runs / "ckpt.pt").write_bytes(nanogpt())
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    with explore("--runs", str(runs)) as port, Client(f"http://127.0.0.1:{port}") as client:
+        client.open("lens")
+        assert client.sentences == []
+        client.press("lens", "bring")
+        client.write("lens", "bring_path", "ckpt.pt")
+        client.press("lens", "bring_go")
+        assert "sites are equal" in " ".join(client.sentences)
+        (folder,) = temporary.glob("orrery-session-*")
+        assert (next(folder.glob("*/ckpt")) / "certificate.json").is_file()
+        with Client(f"http://127.0.0.1:{port}") as other:
+            other.open("lens")
+            assert list(other.widgets["model"].options) == ["tiny"]
+    assert list(temporary.glob("orrery-session-*")) == []
 
 
 def test_what_is_not_there_is_told_in_one_sentence():
