@@ -10,6 +10,7 @@ processes: the batch of a step is drawn for all of them, and each takes its shar
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -27,7 +28,7 @@ from .gpt import GPT, next_token_loss
 from .optimizers import set_rates
 from .progress import PROGRESS
 from .recipe import Recipe
-from .recorder import Recorder, clear_half_written, create_run
+from .recorder import HISTORY, Recorder, clear_half_written, create_run
 from .sources import Data, open_source
 from .stopping import all_stop, stop_signal
 
@@ -182,6 +183,11 @@ def _dropout_seed(*parts: int) -> int:
 
 
 def _accelerator(recipe: Recipe, out: str | Path, tracker: str | None) -> Accelerator:
+    if tracker is not None and importlib.util.find_spec(tracker) is None:
+        raise ModelError(
+            f"the history was to go to {tracker}, which is not installed: `pip install {tracker}`, "
+            f"or train without it; {HISTORY} is written in any case."
+        )
     return Accelerator(
         mixed_precision=recipe.precision,
         gradient_accumulation_steps=recipe.accumulate,

@@ -222,3 +222,10 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path):
 def test_training_does_not_load_transformer_lens():
     code = "import sys, model, model.training; sys.exit('transformer_lens' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_tracker_that_is_not_there_is_refused_before_anything_is_written(tmp_path, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ModelError, match=r"tensorboard, which is not installed.*pip install"):
+        tiny.run(tmp_path / "run", tmp_path, tracker="tensorboard")
+    assert not (tmp_path / "run").exists()
