@@ -24,6 +24,7 @@ from .gpt import next_token_loss as next_token_loss
 from .hooked import load as load
 from .hooked import to_hooked as to_hooked
 from .recipe import Recipe as Recipe
+from .snapshots import Snapshots as Snapshots
 from .tokenizer import character_tokenizer as character_tokenizer
 from .tokenizer import load_tokenizer as load_tokenizer
 from .training import resume as resume
@@ -40,6 +41,7 @@ __all__ = [
     "Proof",
     "Recipe",
     "Run",
+    "Snapshots",
     "certify",
     "character_tokenizer",
     "convert",

@@ -135,7 +135,7 @@ class Run:
             ModelError: when there is no such step, the file is damaged, or it disagrees with
                 `config.json`.
         """
-        weights = read_weights(self._weights_path(step))
+        weights = read_weights(self.weights_path(step))
         config = self.config
         for field in dataclasses.fields(GPTConfig):
             here, there = getattr(config, field.name), getattr(weights.config, field.name)
@@ -146,13 +146,22 @@ class Run:
                 )
         return weights
 
-    def _weights_path(self, step: int | None) -> Path:
+    def weights_path(self, step: int | None) -> Path:
+        """The file of a step.
+
+        Raises:
+            ModelError: when there is no such step, or the file that may hold it is damaged.
+        """
         final, snapshots = self.path / WEIGHTS, self.snapshots
         if step is None:
             return final if final.is_file() else snapshots[max(snapshots)]
-        # the final file first: snapshots may be stored in half precision
-        if final.is_file() and read_header(final).step == step:
-            return final
+        try:
+            # the final file first: snapshots may be stored in half precision
+            if final.is_file() and read_header(final).step == step:
+                return final
+        except ModelError:
+            if step not in snapshots:
+                raise
         if step not in snapshots:
             raise ModelError(
                 f"{self.path} has no step {step}: it has {', '.join(map(str, self.steps))}."

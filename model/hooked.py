@@ -47,7 +47,7 @@ def load(
         if step is not None:
             raise ModelError(f"{path} has no steps to choose from: leave the step out.")
         found = conversion.gpt.to(dtype), conversion.tokenizer
-        return _dated(to_hooked(*found, name=path.resolve().stem), conversion.source.step)
+        return dated(to_hooked(*found, name=path.resolve().stem), conversion.source.step)
     if settings:
         raise ModelError(f"{path} says its settings itself: leave {', '.join(settings)} out.")
     if path.is_file():
@@ -55,12 +55,13 @@ def load(
     else:
         run = Run.open(path)
         weights, tokenizer, name = run.weights(step), run.tokenizer(), run.name
-    model = _dated(to_hooked(weights.to_gpt(dtype), tokenizer, name=name), weights.step)
+    model = dated(to_hooked(weights.to_gpt(dtype), tokenizer, name=name), weights.step)
     model.checkpoint_hash = weights.sha256  # type: ignore[assignment]
     return model
 
 
-def _dated(model: HookedTransformer, step: int) -> HookedTransformer:
+def dated(model: HookedTransformer, step: int) -> HookedTransformer:
+    """The model, told at which step its weights were."""
     model.cfg.checkpoint_label_type = "step"
     model.cfg.checkpoint_value = step
     return model
@@ -86,6 +87,17 @@ def to_hooked(
     """
     weight = gpt.embed.weight
     model = _empty(hooked_config(gpt.config, weight.dtype, weight.device, name), tokenizer)
+    put_weights(model, gpt, share_weights=share_weights)
+    if not share_weights:
+        model.checkpoint_hash = tensors_sha256(gpt.state_dict())  # type: ignore[assignment]
+    return model
+
+
+def put_weights(model: HookedTransformer, gpt: GPT, *, share_weights: bool = False) -> None:
+    """Give a HookedTransformer of the GPT's configuration the GPT's weights.
+
+    Its parameters become new ones: what was read from the old ones stays as it was.
+    """
     state = hooked_state_dict(gpt)
     if not share_weights:
         # a clone in memory order of its own: two parameters must never be one storage
@@ -93,9 +105,7 @@ def to_hooked(
     # the causal mask and its fill value are buffers that TransformerLens makes itself
     state |= {k: v for k, v in model.state_dict().items() if k.endswith((".mask", ".IGNORE"))}
     model.load_state_dict(state, strict=True, assign=True)
-    if not share_weights:
-        model.checkpoint_hash = tensors_sha256(gpt.state_dict())  # type: ignore[assignment]
-    return model.eval().requires_grad_(False)
+    model.eval().requires_grad_(False)
 
 
 def _empty(
