@@ -11,7 +11,7 @@ from typing import NoReturn
 
 from .errors import ModelError
 
-COMMANDS = ("train", "resume", "sample", "convert", "verify", "inspect", "explore")
+COMMANDS = ("train", "resume", "sample", "convert", "verify", "inspect", "dynamics", "explore")
 DEBUG = "ORRERY_DEBUG"
 
 
