@@ -20,6 +20,7 @@ PAGES = {
     "Weights": ("views/weights.py", ":material/grid_on:", ("layer", "head")),
     "Neurons": ("views/neurons.py", ":material/hub:", ()),
     "Compare": ("views/compare.py", ":material/compare:", ("corrupt", "layer", "head")),
+    "Training": ("views/training.py", ":material/timeline:", ()),
 }
 
 # Drawn here: Streamlit would fetch a named icon from another host.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[1]
 PAGES = (
     "Predict", "Attention", "Lens", "Attribution", "Patching", "Sphere", "Weights", "Neurons",
-    "Compare",
+    "Compare", "Training",
 )  # fmt: skip
 # The 3-D view needs WebGL, which a machine without a screen has to draw itself.
 _ARGUMENTS = ("--no-sandbox", "--use-angle=swiftshader", "--enable-unsafe-swiftshader")

@@ -25,6 +25,7 @@ N_CHARTS = {
     "weights": 5,
     "neurons": 5,
     "compare": 1,
+    "training": 4,
 }
 NEEDS_MLPS = ("neurons",)
 PROMPTS = {
