@@ -36,7 +36,9 @@ CSS = """
    instead of shrinking until the labels collide. */
 @media (max-width: 1150px) {
   [data-testid=stMain] [data-testid=stColumn] { min-width: 100%; }
-  :is(.st-key-pattern, .st-key-grid, .st-key-positions, .st-key-patching_map, .st-key-hops) {
+  :is(.st-key-pattern, .st-key-grid, .st-key-positions, .st-key-patching_map, .st-key-hops,
+    .st-key-foreseen, .st-key-neurons, .st-key-activity, .st-key-windows, .st-key-comparison,
+    .st-key-inside, .st-key-from_where) {
     overflow-x: auto;
     & [data-testid=stFullScreenFrame] { min-width: 700px; }
   }

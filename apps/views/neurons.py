@@ -8,12 +8,11 @@ import streamlit as st
 import interp
 from interp import InputError, figures
 from interp.direct import need_mlp
+from interp.figures.glyphs import signed
 from literal import literal
 from model import Run
 from runs import CHECKPOINTS, FIRST, shown_path
 from worksheet import Worksheet
-
-HELD_AT = {"zero": "zero", "mean": "its mean over the text"}
 
 
 def choose_neuron(bar: list) -> None:
@@ -138,9 +137,9 @@ options = ["zero", "mean"] if statistics is not None else ["zero"]
 if st.session_state.get("held_at", "zero") not in options:
     st.session_state["held_at"] = "zero"
 held_at = st.segmented_control(
-    "Held at", options, format_func=HELD_AT.__getitem__, key="held_at", bind="query-params",
-    default="zero", required=True,
-    help="At every position. The mean removes what the neuron says and keeps what it always says.",
+    "Held at", options, key="held_at", bind="query-params", default="zero", required=True,
+    help="At every position. The mean over the text removes what the neuron says and keeps what "
+    "it always says.",
 )  # fmt: skip
 to = 0.0
 if held_at == "mean" and statistics is not None:
@@ -173,9 +172,9 @@ with right:
     )
     st.table(
         [
-            {"how": "written directly", "logits": f"{one['frozen']:+.4f}"},
-            {"how": "by the final LayerNorm's scale", "logits": f"{one['rescale']:+.4f}"},
-            {"how": "through later layers", "logits": f"{one['downstream']:+.4f}"},
+            {"how": "written directly", "logits": signed(one["frozen"], 4)},
+            {"how": "by the final LayerNorm's scale", "logits": signed(one["rescale"], 4)},
+            {"how": "through later layers", "logits": signed(one["downstream"], 4)},
         ]
     )
     if statistics is not None:

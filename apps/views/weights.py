@@ -10,7 +10,7 @@ from literal import literal
 from token_choice import choose_token
 from worksheet import Worksheet
 
-CIRCUITS = {"QK": "QK: what looks at what", "OV": "OV: what attending does"}
+CIRCUITS = ("QK", "OV")
 MOST_WORDS = 256
 """a larger vocabulary is shown by the prompt's own tokens"""
 
@@ -47,7 +47,7 @@ with st.container(horizontal=True, vertical_alignment="bottom", gap="large"):
 folding = {} if fold_ln else {"fold_ln": False}
 
 patterns = page.ask("patterns", interp.attention_patterns, at.prompt)
-looked_at = int(patterns[0, at.layer, at.head, at.pos].argmax())
+looked_at = int(patterns.to_numpy()[0, at.layer, at.head, at.pos].argmax())
 ids = to_ids(at.model, at.prompt)[0].tolist()
 every = list(range(len(at.vocabulary)))
 if len(every) > MOST_WORDS:
@@ -56,8 +56,7 @@ some = {} if len(every) == len(at.vocabulary) else {"tokens": every}
 
 with st.container(horizontal=True, vertical_alignment="bottom", gap="medium"):
     circuit = st.segmented_control(
-        "A pair of", list(CIRCUITS), format_func=CIRCUITS.__getitem__, key="circuit",
-        bind="query-params", default="QK", required=True,
+        "A pair of", CIRCUITS, key="circuit", bind="query-params", default="QK", required=True,
     )  # fmt: skip
     if circuit == "QK":
         usual = ids[at.pos], ids[looked_at]

@@ -10,7 +10,7 @@ import xarray as xr
 
 from interp.errors import InputError
 from interp.figures.glyphs import escaped, labels, quoted
-from interp.figures.results import hop_labels, state_labels, tokens_of
+from interp.figures.results import component_names, hop_labels, state_labels, tokens_of
 from interp.figures.theme import (
     MONOSPACE,
     Theme,
@@ -39,7 +39,7 @@ def comparison(
     *,
     names: tuple[str, str] = ("first", "second"),
     pos: int | None = None,
-    most: int = 24,
+    most: int = 16,
     dark: bool = False,
 ) -> go.Figure:
     """Both results in one scale, and the second minus the first in a diverging one.
@@ -112,8 +112,8 @@ def _bars(
             bar(difference, f"{names[1]} − {names[0]}", signs, 2),
         ],
     )
-    unit = f"{compared.attrs['quantity']} ({compared['first'].attrs['units']})"
-    titles = (unit, f"{names[1]} − {names[0]}")
+    unit = _quantity(compared)
+    titles = (unit, "second − first")
     if over_positions:
         tokens = tokens_of(compared, dim)
         figure.update_layout(xaxis=token_axis(tokens, look, f"position: token of {names[0]}"))
@@ -123,7 +123,7 @@ def _bars(
             yaxis2={"title": {"text": titles[1]}, "domain": [0.0, 0.36], "zeroline": True},
         )
         if pos is not None:
-            frame = outline(look, pos - 0.5, pos + 0.5, 0, 1) | {"yref": "paper"}
+            frame = outline(look, pos - 0.5, pos + 0.5, 0.0, 1.0) | {"yref": "paper"}
             figure.add_shape(**frame)
     else:
         figure.update_layout(
@@ -165,7 +165,7 @@ def _maps(
         [[f"{a}<br>{b}" for b in _hover_words(compared, across)]
          for a in _hover_words(compared, down)], dtype=object,
     )  # fmt: skip
-    unit = f"{compared.attrs['quantity']} ({compared['first'].attrs['units']})"
+    unit = _quantity(compared)
     panels = zip(values, (*names, f"{names[1]} − {names[0]}"), strict=True)
     for i, (z, title) in enumerate(panels):
         last = i == 2
@@ -225,6 +225,11 @@ def _maps(
     return figure
 
 
+def _quantity(compared: xr.Dataset) -> str:
+    name, unit = compared.attrs["quantity"], compared["first"].attrs["units"]
+    return name if name == unit else f"{name} ({unit})"
+
+
 def _ticks(compared: xr.Dataset, dim: str, look: Theme) -> dict[str, Any]:
     """An axis over any dimension, with its labels as words."""
     if dim in _POSITIONS:
@@ -250,7 +255,9 @@ def _words(compared: xr.Dataset, dim: str) -> list[str]:
     values = [str(v) for v in compared["tokens" if dim == "token" else dim].to_numpy()]
     if dim == "state":
         return state_labels(values)
-    if dim in ("hop", "component"):
+    if dim == "component":
+        return component_names(values)
+    if dim == "hop":
         return hop_labels(values)
     return values
 

@@ -160,7 +160,7 @@ def neuron_windows(examples: xr.Dataset, *, dark: bool = False) -> go.Figure:
     markers = cell_markers(
         across, down, touch,
         "%{customdata[3]} at %{customdata[1]}: %{customdata[4]:.3f}<br>in %{customdata[2]}",
-        size=10,
+        size=10.0,
     )  # fmt: skip
     figure = canvas(dark, height=130 + 28 * n_rows, traces=[heatmap, markers])
     figure.update_xaxes(

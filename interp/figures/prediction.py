@@ -65,7 +65,7 @@ def token_losses(losses: xr.Dataset, *, pos: int | None = None, dark: bool = Fal
         bargap=0.25, legend={"orientation": "h", "y": 1.0, "yanchor": "bottom", "x": 0}
     )
     if pos is not None:
-        figure.add_shape(**outline(look, pos - 0.5, pos + 0.5, 0, top))
+        figure.add_shape(**outline(look, pos - 0.5, pos + 0.5, 0.0, top))
     return figure
 
 

@@ -47,7 +47,7 @@ def circuit_map(
     heatmap = go.Heatmap(
         z=values,
         hoverinfo="skip",
-        colorbar=ABOVE | {"title": {"text": f"{circuit} ({table.attrs['units']})", "side": "top"}},
+        colorbar=ABOVE | {"title": {"text": f"{circuit} ({_unit(table)})", "side": "top"}},
         **diverging(values, look),
     )
     down, across = (axis.ravel() for axis in np.indices(values.shape))
@@ -61,9 +61,10 @@ def circuit_map(
         hover,
         f"%{{customdata[2]}} {verb} %{{customdata[3]}}: %{{customdata[4]:+.3f}}"
         "<br>click to find it in the prompt",
-        size=8,
+        size=8.0,
     )
-    figure = canvas(dark, height=600, traces=[heatmap, markers])
+    height = 130 + min(720, max(300, 10 * len(rows)))
+    figure = canvas(dark, height=height, traces=[heatmap, markers])
     figure.update_xaxes(**_words(column_words, look, column_title))
     figure.update_yaxes(**_words(row_words, look, row_title))
     figure.update_yaxes(autorange=False, range=[len(rows) - 0.5, -0.5])
@@ -163,7 +164,7 @@ def head_spectra(spectra: xr.Dataset, layer: int, head: int, *, dark: bool = Fal
             showlegend=column == 0,
             **place,
         )
-        unit = spectra[name].attrs.get("units", "1")
+        unit = _unit(spectra[name])
         figure.update_layout(
             {
                 f"xaxis{column + 1}": {
@@ -276,6 +277,10 @@ def _words(words: Sequence[str], look: Theme, title: str) -> dict:
         "tickfont": {"family": MONOSPACE, "size": size, "color": look.ink},
         "tickangle": 0 if max(map(len, words), default=1) <= 1 else None,
     }
+
+
+def _unit(values: xr.DataArray) -> str:
+    return str(values.attrs.get("units", "1")).replace("s^2", "s²")
 
 
 def _check_head(n_layers: int, n_heads: int, layer: int, head: int) -> None:
