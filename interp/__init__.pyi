@@ -18,6 +18,16 @@ from .direct import source_attribution as source_attribution
 from .discovery import circuit_curve as circuit_curve
 from .discovery import minimality as minimality
 from .discovery import prune_edges as prune_edges
+from .dynamics import change_points as change_points
+from .dynamics import lead as lead
+from .dynamics import lowest_points as lowest_points
+from .dynamics import read_results as read_results
+from .dynamics import through_training as through_training
+from .dynamics import track_training as track_training
+from .dynamics import training_curves as training_curves
+from .dynamics import training_material as training_material
+from .dynamics import training_measures as training_measures
+from .dynamics import write_results as write_results
 from .edges import edge_attribution as edge_attribution
 from .engine import Trace as Trace
 from .engine import trace as trace
@@ -52,6 +62,9 @@ from .patching import activation_patching as activation_patching
 from .paths import path_patching as path_patching
 from .position_token import effective_context as effective_context
 from .position_token import position_token_split as position_token_split
+from .prediction import continuation as continuation
+from .prediction import next_token as next_token
+from .prediction import token_losses as token_losses
 from .progress import progress_bar as progress_bar
 from .replay import replay as replay
 from .residual import direct_logit_attribution as direct_logit_attribution
@@ -67,9 +80,6 @@ from .sphere import effective_dim as effective_dim
 from .sphere import eps_regime as eps_regime
 from .sphere import frozen_scale_loss as frozen_scale_loss
 from .sphere import gain_ellipsoid as gain_ellipsoid
-from .prediction import continuation as continuation
-from .prediction import next_token as next_token
-from .prediction import token_losses as token_losses
 from .sphere import key_selectability as key_selectability
 from .sphere import layernorm_gains as layernorm_gains
 from .sphere import neuron_split as neuron_split
@@ -107,6 +117,7 @@ __all__ = [
     "activation_patching",
     "attention_patterns",
     "attribution_patching",
+    "change_points",
     "circuit_curve",
     "circuit_spectra",
     "circuit_table",
@@ -114,6 +125,7 @@ __all__ = [
     "compare",
     "composition_scores",
     "confidence_ceiling",
+    "continuation",
     "contrast",
     "copy_suppression",
     "copying_scores",
@@ -132,16 +144,17 @@ __all__ = [
     "frozen_scale_loss",
     "gain_ellipsoid",
     "head_scores",
-    "continuation",
     "head_scores_over",
     "induction_scores",
     "key_selectability",
     "kl_divergence",
     "layernorm_gains",
+    "lead",
     "log_prob",
     "logit_difference",
     "logit_lens",
     "loss_by_position",
+    "lowest_points",
     "minimality",
     "moved_by_heads",
     "neuron_ablation",
@@ -151,6 +164,7 @@ __all__ = [
     "neuron_split",
     "neuron_statistics",
     "neuron_vocabulary",
+    "next_token",
     "ngram_comparison",
     "norm_growth",
     "null_writers",
@@ -164,6 +178,7 @@ __all__ = [
     "qk_circuit",
     "query_uniformity",
     "rank",
+    "read_results",
     "repeated_block_loss",
     "replay",
     "scale_jitter",
@@ -173,17 +188,22 @@ __all__ = [
     "sphere_path",
     "sphere_radius",
     "sphere_view",
+    "through_training",
     "to_id",
     "to_ids",
-    "next_token",
+    "token_losses",
     "token_reachable",
     "token_strings",
     "top_neurons",
     "trace",
+    "track_training",
+    "training_curves",
+    "training_material",
+    "training_measures",
     "tuned_lens",
     "unembed_cosines",
     "unembed_geometry",
     "update_split",
     "vocabulary",
+    "write_results",
 ]
-    "token_losses",
