@@ -82,6 +82,7 @@ from .sphere import frozen_scale_loss as frozen_scale_loss
 from .sphere import gain_ellipsoid as gain_ellipsoid
 from .sphere import key_selectability as key_selectability
 from .sphere import layernorm_gains as layernorm_gains
+from .sphere import layernorm_steps as layernorm_steps
 from .sphere import neuron_split as neuron_split
 from .sphere import norm_growth as norm_growth
 from .sphere import null_writers as null_writers
@@ -149,6 +150,7 @@ __all__ = [
     "key_selectability",
     "kl_divergence",
     "layernorm_gains",
+    "layernorm_steps",
     "lead",
     "log_prob",
     "logit_difference",

@@ -10,8 +10,8 @@ import xarray as xr
 
 from interp.errors import InputError
 from interp.figures.glyphs import escaped, quoted, signed, visible
-from interp.figures.results import hop_labels, one_prompt, tokens_of
-from interp.figures.theme import canvas, diverging, outline, theme, token_axis
+from interp.figures.results import component_names, one_prompt, tokens_of
+from interp.figures.theme import canvas, cell_markers, diverging, outline, theme, token_axis
 
 _KIND_NAMES = {"attn_bias": "bias", "mlp": "MLP"}
 
@@ -21,17 +21,22 @@ def attribution_bars(
     pos: int,
     *,
     by_size: bool = False,
+    whole_sublayers: bool = False,
+    selected: str | None = None,
     most: int = 40,
     dark: bool = False,
 ) -> go.Figure:
     """The parts at one position, from the embedding on, each starting where the last one ended.
 
-    The final bar is their sum, the diamond on it what the model really gave.
+    The final bar is their sum, the diamond on it what the model really gave. Each bar carries
+    [component] as customdata.
 
     Args:
         attribution: what `interp.direct_logit_attribution` returned with a target, of one prompt.
         pos: a position it holds.
         by_size: largest first, each bar from 0, instead of in forward order.
+        whole_sublayers: the heads and the bias of a layer's attention as one bar, "0_attn_out".
+        selected: a component to frame.
         most: how many parts have a bar; the smaller ones share one.
 
     Raises:
@@ -40,6 +45,8 @@ def attribution_bars(
     result, look = _at(attribution, pos), theme(dark)
     names = [str(name) for name in result["component"].to_numpy()]
     values = result["part"].to_numpy()
+    if whole_sublayers:
+        names, values = _whole(names, values, result)
     kept = np.sort(np.argsort(-np.abs(values), kind="stable")[:most])
     names, rest = [names[i] for i in kept], len(values) - len(kept)
     shown = values[kept]
@@ -59,9 +66,10 @@ def attribution_bars(
         y=rows,
         orientation="h",
         marker={"color": [look.towards if v >= 0 else look.away for v in shown]},
-        customdata=names,
-        hovertemplate="%{customdata}: %{x:+.4f} logits<extra></extra>",
+        customdata=[[name] for name in names],
+        hovertemplate="%{customdata[0]}: %{x:+.4f} logits<br>click to open it<extra></extra>",
         showlegend=False,
+        unselected={"marker": {"opacity": 1}},
     )
     numbers = go.Scatter(
         x=np.where(shown >= 0, np.maximum(starts, ends), np.minimum(starts, ends)),
@@ -104,10 +112,14 @@ def attribution_bars(
     )
     figure.update_yaxes(
         tickvals=list(range(len(shown) + 1)),
-        ticktext=[*map(_component_name, names), "<b>sum</b>"],
+        ticktext=[*component_names(names), "<b>sum</b>"],
         range=[len(shown) + 0.6, -0.6],
         showgrid=False,
     )
+    if selected in names:
+        row = names.index(selected)
+        frame = outline(look, 0.0, 1.0, row - 0.5, row + 0.5) | {"xref": "paper"}
+        figure.add_shape(**frame)
     figure.update_layout(
         bargap=0.25,
         barmode="overlay",
@@ -119,6 +131,8 @@ def attribution_bars(
 def attribution_heads(attribution: xr.Dataset, pos: int, *, dark: bool = False) -> go.Figure:
     """The parts at one position as a map: layers down; heads, attention bias and MLP across.
 
+    The point over each cell carries [component] as customdata.
+
     Raises:
         InputError: as `attribution_bars`.
     """
@@ -126,14 +140,18 @@ def attribution_heads(attribution: xr.Dataset, pos: int, *, dark: bool = False) 
     kinds = result["kind"].to_numpy()
     layers = result["layer"].to_numpy()
     values = result["part"].to_numpy()
+    components = [str(name) for name in result["component"].to_numpy()]
     n_layers = int(layers.max()) + 1
     columns: dict[str, list[float]] = {}
+    members: dict[str, list[str]] = {}
     for layer in range(n_layers):
         head = 0
-        for kind, value in zip(kinds[layers == layer], values[layers == layer], strict=True):
+        inside = np.flatnonzero(layers == layer)
+        for kind, value, at in zip(kinds[inside], values[inside], inside, strict=True):
             name = f"H{head}" if kind == "head" else _KIND_NAMES.get(str(kind), str(kind))
             head += kind == "head"
             columns.setdefault(name, []).append(float(value))
+            members.setdefault(name, []).append(components[at])
     # Heads first, whatever order the layer wrote in.
     names = sorted(columns, key=lambda name: (not name.startswith("H"), list(columns).index(name)))
     grid = np.array([columns[name] for name in names], dtype=np.float32).T
@@ -142,14 +160,25 @@ def attribution_heads(attribution: xr.Dataset, pos: int, *, dark: bool = False) 
         text=[[signed(value) for value in row] for row in grid.tolist()],
         texttemplate="%{text}",
         textfont={"size": 13},
-        customdata=[names] * n_layers,
-        hovertemplate="layer %{y}, %{customdata}: %{z:+.4f} logits<extra></extra>",
+        hoverinfo="skip",
         colorbar={"title": {"text": "logits: blue towards, red away"}},
         xgap=2,
         ygap=2,
         **diverging(grid, look),
     )
-    figure = canvas(dark, height=max(260, 100 + 44 * n_layers), traces=[heatmap])
+    down, across = (axis.ravel() for axis in np.indices(grid.shape))
+    hover = [
+        [members[names[j]][i], f"layer {i}, {names[j]}", signed(float(grid[i, j]), 4)]
+        for i, j in zip(down, across, strict=True)
+    ]
+    markers = cell_markers(
+        across,
+        down,
+        hover,
+        "%{customdata[1]}: %{customdata[2]} logits<br>click to open it",
+        size=26.0,
+    )
+    figure = canvas(dark, height=max(260, 100 + 44 * n_layers), traces=[heatmap, markers])
     figure.update_xaxes(
         tickvals=list(range(len(names))), ticktext=names, showgrid=False, zeroline=False
     )
@@ -176,7 +205,7 @@ def attribution_positions(
     """
     result, look = _with_target(attribution), theme(dark)
     values = result["part"].to_numpy().astype(np.float32)
-    names = [_component_name(str(name)) for name in result["component"].to_numpy()]
+    names = component_names(result["component"].to_numpy())
     tokens = tokens_of(result)
     heatmap = go.Heatmap(
         z=values,
@@ -200,9 +229,16 @@ def attribution_positions(
     return figure
 
 
-def _component_name(label: str) -> str:
-    plain = {"embed": "token embedding", "pos_embed": "position embedding", "bias": "output bias"}
-    return plain.get(label) or hop_labels([label])[0]
+def _whole(
+    names: list[str], values: np.ndarray, result: xr.Dataset
+) -> tuple[list[str], np.ndarray]:
+    """The parts with each layer's heads and attention bias added up, in forward order."""
+    kinds, layers = result["kind"].to_numpy(), result["layer"].to_numpy()
+    sums: dict[str, float] = {}
+    for name, kind, layer, value in zip(names, kinds, layers, values, strict=True):
+        whole = f"{layer}_attn_out" if kind in ("head", "attn_bias") else name
+        sums[whole] = sums.get(whole, 0.0) + float(value)
+    return list(sums), np.array(list(sums.values()))
 
 
 def _difference(attribution: xr.Dataset) -> str:

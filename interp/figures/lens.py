@@ -168,6 +168,51 @@ def lens_top(
     return figure
 
 
+def lens_followed(
+    lens: xr.Dataset, vocabulary: Sequence[str], pos: int, *, dark: bool = False
+) -> go.Figure:
+    """The followed token at one position: its probability after each sublayer, with its rank.
+
+    Args:
+        lens: what `interp.logit_lens` returned, of one prompt.
+
+    Raises:
+        InputError: a position that the result does not have.
+    """
+    result, look = one_prompt(lens), theme(dark)
+    states = [str(s) for s in result["state"].to_numpy()]
+    cell = _cell(result, states[0], pos, keep_states=True)
+    probability, rank = cell["probability"].to_numpy(), cell["rank"].to_numpy()
+    names, word = state_labels(states), vocabulary[int(cell["followed"])]
+    line = go.Scatter(
+        x=probability,
+        y=np.arange(len(states)),
+        mode="lines+markers+text",
+        line={"color": look.muted, "width": 2},
+        marker={"size": 11, "color": look.towards},
+        text=[f"  {p:.3f}, rank {r}" for p, r in zip(probability, rank, strict=True)],
+        textposition=["middle right" if p < 0.6 else "middle left" for p in probability],
+        cliponaxis=False,
+        customdata=[[escaped(n), s, int(r)] for n, s, r in zip(names, states, rank, strict=True)],
+        hovertemplate="after %{customdata[0]} (%{customdata[1]}): %{x:.4f}, rank %{customdata[2]}"
+        "<extra></extra>",
+    )
+    figure = canvas(dark, height=80 + 32 * len(states), traces=[line])
+    figure.update_xaxes(
+        title=f"probability of {escaped(visible(word))} (rank 0 is the likeliest)",
+        range=[-0.04, 1.04],
+    )
+    figure.update_yaxes(
+        title="stream state, after",
+        tickvals=list(range(len(states))),
+        ticktext=names,
+        range=[-0.5, len(states) - 0.5],
+        showgrid=False,
+        zeroline=False,
+    )
+    return figure
+
+
 def lens_path(
     lens: xr.Dataset, vocabulary: Sequence[str], pos: int, target: int, contrast: int,
     *, dark: bool = False,

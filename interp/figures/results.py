@@ -61,3 +61,9 @@ def hop_labels(hops: Iterable[str]) -> list[str]:
         ending = next((e for e in endings if hop.endswith(e)), "")
         names.append(f"L{hop.removesuffix(ending)}{endings[ending]}" if ending else hop)
     return names
+
+
+def component_names(components: Iterable[str]) -> list[str]:
+    """What writes into the stream, in words: "token embedding", "L0H1", "output bias"."""
+    plain = {"embed": "token embedding", "pos_embed": "position embedding", "bias": "output bias"}
+    return [plain.get(str(name)) or hop_labels([name])[0] for name in components]

@@ -200,7 +200,10 @@ def sphere_ball(
 def update_split(
     split: xr.Dataset, pos: int, *, sublayers_only: bool = True, dark: bool = False
 ) -> go.Figure:
-    """What share of each update at one position LayerNorm sees as a move.
+    """What share of each update at one position LayerNorm sees as a move, and passes on.
+
+    The share that survives is exact, 1 - `killed`; beyond 100 % where the update shrinks the
+    stream, so that LayerNorm magnifies what is left.
 
     Args:
         split: what `interp.update_split` returned, of one prompt.
@@ -250,8 +253,17 @@ def update_split(
         bargap=0.2,
         legend={"orientation": "h", "y": 1.0, "yanchor": "bottom", "x": 0, "traceorder": "normal"},
     )
+    for row, killed in enumerate(at["killed"].to_numpy().tolist()):
+        if np.isfinite(killed):
+            figure.add_annotation(
+                x=1.02, y=row, xanchor="left", showarrow=False, text=f"{1 - killed:.0%} survives",
+                font={"size": 12, "color": look.ink},
+            )  # fmt: skip
     figure.update_xaxes(
-        title="share of the update's squared length", range=[0, 1.01], tickformat=".0%", dtick=0.25
+        title="share of the update's squared length; behind it, what of it LayerNorm passes on",
+        range=[0, 1.22],
+        tickformat=".0%",
+        tickvals=[0, 0.25, 0.5, 0.75, 1],
     )
     figure.update_yaxes(
         tickvals=rows, ticktext=names, range=[len(names) - 0.5, -0.5], showgrid=False

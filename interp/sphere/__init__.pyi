@@ -15,6 +15,7 @@ from .radius import sphere_radius as sphere_radius
 from .selection import key_selectability as key_selectability
 from .selection import token_reachable as token_reachable
 from .split import update_split as update_split
+from .steps import layernorm_steps as layernorm_steps
 from .unembedding import null_writers as null_writers
 from .unembedding import unembed_cosines as unembed_cosines
 from .unembedding import unembed_geometry as unembed_geometry
@@ -30,6 +31,7 @@ __all__ = [
     "gain_ellipsoid",
     "key_selectability",
     "layernorm_gains",
+    "layernorm_steps",
     "neuron_split",
     "norm_growth",
     "null_writers",

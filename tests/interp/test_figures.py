@@ -24,6 +24,8 @@ from interp.metrics import logit_difference
 from interp.patching import activation_patching
 
 PROMPT = "abcacde"
+OF_TRAINING = ("change_points", "training_curves", "training_map", "training_report")
+"""figures of many checkpoints, which have tests of their own"""
 TEXT = "abcacdeabdkjihgfedcba" * 3
 
 
@@ -45,6 +47,7 @@ def drawn(model):
     view = interp.sphere_view(model, PROMPT)
     statistics = interp.neuron_statistics(model, TEXT, top=3)
     sides = [interp.token_losses(model, text) for text in (PROMPT, "abcbcde")]
+    sources = interp.source_attribution(model, PROMPT, "a", "c")
     two = interp.compare(*sides, "loss")
 
     def each(dark: bool) -> dict[str, go.Figure]:
@@ -61,6 +64,9 @@ def drawn(model):
             "heads": figures.attribution_heads(parts, 5, dark=dark),
             "positions": figures.attribution_positions(parts, pos=5, dark=dark),
             "patching": figures.patching_map(patched, pos=6, dark=dark),
+            "estimate": figures.patching_estimate(
+                interp.attribution_patching(model, pair, metric, "resid_pre"), pos=6, dark=dark
+            ),
             "patched heads": figures.patching_map(by_head, dark=dark),
             "ball": figures.sphere_ball(view, pos=2, dark=dark),
             "radii": figures.sphere_radius(interp.sphere_radius(model, PROMPT), pos=2, dark=dark),
@@ -93,6 +99,26 @@ def drawn(model):
                 interp.neuron_ablation(model, PROMPT, 1, 5, "a", "c"), dark=dark
             ),
             "comparison": figures.comparison(two, names=("<b>", "other"), pos=2, dark=dark),
+            "effects": figures.effect_bars(
+                interp.direct_effect(model, PROMPT, "a", "c"), 5, selected="L1H1", dark=dark
+            ),
+            "sources": figures.source_map(sources, 5, selected=(1, 2), dark=dark),
+            "source": figures.source_bars(sources, 1, 2, 5, dark=dark),
+            "mlp": figures.neuron_parts(
+                interp.neuron_attribution(model, PROMPT, "a", "c"), 1, 5, dark=dark
+            ),
+            "senders": figures.sender_bars(
+                interp.edge_attribution(model, pair, metric), selected="L0H1", dark=dark
+            ),
+            "receivers": figures.receiver_bars(
+                interp.path_patching(model, pair, metric, senders=["L0H1"]),
+                selected="logits",
+                dark=dark,
+            ),
+            "layernorm": figures.layernorm_steps(
+                interp.layernorm_steps(model, PROMPT, "1_mid", pos=2), dark=dark
+            ),
+            "followed": figures.lens_followed(lens, words, 2, dark=dark),
             "split": figures.update_split(interp.update_split(model, PROMPT), 2, dark=dark),
         }
 
@@ -100,7 +126,7 @@ def drawn(model):
 
 
 def test_every_public_figure_is_drawn_here(drawn):
-    made = {name for name in figures.__all__ if name != "LENS_MEASURES"}
+    made = {name for name in figures.__all__ if name not in ("LENS_MEASURES", *OF_TRAINING)}
     assert len(drawn[False]) == len(made) + 1  # one of them twice
 
 
@@ -124,7 +150,10 @@ def test_figures_bring_their_own_look(drawn, dark):
 
 @pytest.mark.parametrize("dark", [False, True])
 def test_axes_say_what_they_are(drawn, dark):
-    no_words_needed = {"bars", "heads", "positions", "split", "comparison"}  # rows named one by one
+    no_words_needed = {
+        "bars", "heads", "positions", "split", "comparison", "effects", "sources", "mlp",
+        "layernorm",
+    }  # fmt: skip  # rows named one by one
     for name, figure in drawn[dark].items():
         axes = [*figure.select_xaxes(), *figure.select_yaxes()]
         titled = [axis for axis in axes if axis.title.text]
@@ -234,7 +263,9 @@ def test_small_parts_share_a_bar_and_nothing_is_lost(model):
 def test_the_map_of_parts_holds_each_head_bias_and_mlp(model, drawn):
     parts = interp.direct_logit_attribution(model, PROMPT, "a", "c")["part"][:, 0, 5]
     heatmap = drawn[False]["heads"].data[0]
-    assert list(heatmap.customdata[1]) == ["H0", "H1", "H2", "bias", "MLP"]
+    assert list(drawn[False]["heads"].layout.xaxis.ticktext) == ["H0", "H1", "H2", "bias", "MLP"]
+    cells = [each[0] for each in drawn[False]["heads"].data[1].customdata]
+    assert cells[5:] == ["L1H0", "L1H1", "L1H2", "1_attn_bias", "1_mlp_out"]
     rows = ["L1H0", "L1H1", "L1H2", "1_attn_bias", "1_mlp_out"]
     assert np.allclose(heatmap.z[1], parts.sel(component=rows), atol=1e-6)
 
@@ -349,6 +380,68 @@ def test_a_comparison_draws_both_sides_and_the_difference(model, analysis, cut, 
         sides = [np.array(trace.x) for trace in data]
         assert np.allclose(sides[1] - sides[0], sides[2])
         assert np.allclose(np.sort(sides[0]), np.sort(compared["first"].to_numpy()))
+
+
+def test_opened_parts_sum_to_what_was_opened(model, drawn):
+    parts = interp.direct_logit_attribution(model, PROMPT, "a", "c")["part"][:, 0, 5]
+    source = drawn[False]["source"].data[0]
+    assert sum(source.y) == pytest.approx(float(parts.sel(component="L1H2")))
+    assert len(source.x) == 6
+    mlp = drawn[False]["mlp"].data[0]
+    assert sum(mlp.x) == pytest.approx(float(parts.sel(component="1_mlp_out")))
+    cells = np.array(drawn[False]["sources"].data[0].z)
+    names = [f"L{layer}H{head}" for layer in range(2) for head in range(3)]
+    assert np.allclose(cells.sum(1), parts.sel(component=names), atol=1e-5)
+
+
+def test_whole_sublayers_sum_to_the_same_logit(model):
+    parts = interp.direct_logit_attribution(model, PROMPT, "a", "c")
+    bars = figures.attribution_bars(parts, 5, whole_sublayers=True, selected="0_attn_out").data[0]
+    assert [each[0] for each in bars.customdata] == [
+        "embed", "pos_embed", "0_attn_out", "0_mlp_out", "1_attn_out", "1_mlp_out", "bias"
+    ]  # fmt: skip
+    assert sum(bars.x) == pytest.approx(float(parts["logit"][0, 5]))
+    inside = ["L0H0", "L0H1", "L0H2", "0_attn_bias"]
+    want = float(parts["part"].sel(component=inside)[:, 0, 5].sum())
+    assert bars.x[2] == pytest.approx(want)
+
+
+def test_effects_are_drawn_beside_their_frozen_part(model, drawn):
+    effects = interp.direct_effect(model, PROMPT, "a", "c").isel(batch=0, pos=5)
+    frozen, exact = drawn[False]["effects"].data
+    assert np.allclose(frozen.x, effects["frozen"])
+    assert np.allclose(exact.x, effects["exact"])
+
+
+def test_paths_are_drawn_for_whoever_hears_the_sender(model, drawn):
+    pair, metric = contrast(model, PROMPT, "abcbcde"), logit_difference(model, "a", "c")
+    change = interp.path_patching(model, pair, metric, senders=["L0H1"])["change"][0, 0]
+    bars = drawn[False]["receivers"].data[0]
+    heard = {each[0]: x for each, x in zip(bars.customdata, bars.x, strict=True)}
+    assert "L0H1.q" not in heard
+    assert set(heard) == set(change["receiver"].to_numpy()[np.isfinite(change)])
+    assert all(heard[name] == pytest.approx(float(change.sel(receiver=name))) for name in heard)
+    fewer = figures.receiver_bars(
+        interp.path_patching(model, pair, metric, senders=["L0H1"]), most=2, selected="logits"
+    )
+    assert "logits" in {each[0] for each in fewer.data[0].customdata}
+    estimates = interp.edge_attribution(model, pair, metric)[0]
+    sizes = np.nansum(np.abs(estimates), axis=1)
+    assert np.allclose(drawn[False]["senders"].data[0].x, sizes)
+
+
+def test_the_followed_token_is_drawn_with_its_rank(model, drawn):
+    lens = interp.logit_lens(model, PROMPT)
+    line = drawn[False]["followed"].data[0]
+    assert np.array_equal(line.x, lens["probability"][:, 0, 2])
+    assert [each[2] for each in line.customdata] == lens["rank"][:, 0, 2].to_numpy().tolist()
+
+
+def test_what_survives_of_an_update_is_written_beside_it(model, drawn):
+    split = interp.update_split(model, PROMPT).isel(batch=0, pos=2)
+    whole = split.isel(component=np.isin(split["kind"].to_numpy(), ("attn", "mlp")))
+    told = [note.text for note in drawn[False]["split"].layout.annotations]
+    assert told == [f"{1 - killed:.0%} survives" for killed in whole["killed"].to_numpy()]
 
 
 def test_shares_of_an_update_sum_to_one(drawn):
