@@ -21,7 +21,7 @@ from certificate_table import has_certificate, show_certificate
 from interp import InputError
 from interp.engine import trace
 from interp.figures.glyphs import visible
-from interp.inputs import to_id, to_ids, token_strings, vocabulary
+from interp.inputs import to_id, to_ids, token_strings, vocabulary, without_padding
 from literal import literal
 from model import ModelError, Run
 from playing import choose_step
@@ -285,7 +285,7 @@ def _vocabulary(model: HookedTransformer) -> list[str]:
 
 @st.cache_resource(max_entries=256, show_spinner=False)
 def _logits(checkpoint: str, prompt: str, _model: HookedTransformer) -> torch.Tensor:
-    return trace(_model, prompt, sites=[]).logits[0]
+    return without_padding(_model, trace(_model, prompt, sites=[]).logits[0])
 
 
 def _all_logits(model: HookedTransformer, prompt: str) -> torch.Tensor:

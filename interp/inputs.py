@@ -8,7 +8,7 @@ from numbers import Integral
 from typing import TYPE_CHECKING, SupportsIndex, TypeAlias, cast
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from interp.errors import InputError
@@ -142,6 +142,24 @@ def token_strings(model: HookedTransformer, ids: Int[Tensor, " pos"]) -> list[st
         [[i] for i in each.tolist()], clean_up_tokenization_spaces=False
     )
     return [strings[i] for i in where.tolist()]
+
+
+def without_padding(
+    model: HookedTransformer, scores: Float[Tensor, "*rows token"]
+) -> Float[Tensor, "*rows token"]:
+    """Minus infinity for the ids that stand for no token: rows that pad the embedding to a round
+    size have logits too, and must never be shown as what the model says comes next."""
+    tokenizer = model.tokenizer
+    if tokenizer is None:
+        return scores
+    named = set(tokenizer.get_vocab().values())
+    if (pad := tokenizer.pad_token_id) is not None and pad >= tokenizer.vocab_size:
+        named.discard(pad)  # added for TransformerLens, not of the model
+    padding = [id for id in range(model.cfg.d_vocab) if id not in named]
+    if not padding:
+        return scores
+    at = torch.tensor(padding, device=scores.device)
+    return scores.index_fill(-1, at, -torch.inf)
 
 
 def vocabulary(model: HookedTransformer) -> list[str]:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from interp.engine import trace
 from interp.errors import InputError
-from interp.inputs import Input, to_ids, vocabulary
+from interp.inputs import Input, to_ids, token_strings, without_padding
 from interp.replay import scored_positions
 from interp.result_sets import labelled_set
 
@@ -75,8 +75,8 @@ def next_token(
             (Holtzman et al. 2020, "The Curious Case of Neural Text Degeneration", 1904.09751).
 
     Returns:
-        Over [batch, token]: `logit`; `probability`, the model's own; `sampled`, after temperature
-        and cuts, 0 for a token that was cut. Over [batch]: `entropy`, `sampled_entropy` in nats;
+        Over [batch, token], ids that only pad the embedding left out: `logit`; `probability`, the
+        model's own; `sampled`, after temperature and cuts, 0 for a token that was cut. Over [batch]: `entropy`, `sampled_entropy` in nats;
         `kept`, how many tokens can be drawn. Token strings are a coordinate, `tokens`.
 
     Raises:
@@ -89,21 +89,25 @@ def next_token(
     read_at = scored_positions(run, pos)
     logits = run.logits_at(read_at)[:, 0]
     probability = logits.softmax(-1)
-    sampled = tempered(logits, temperature, top_k, top_p)
+    entropy = torch.special.entr(probability).sum(-1)
+    named = without_padding(model, logits)
+    sampled = tempered(named, temperature, top_k, top_p)
+    ids = (named[0] > -torch.inf).nonzero()[:, 0]
+    logits, probability, sampled = (x[:, ids] for x in (logits, probability, sampled))
     dims = ("batch", "token")
-    words = vocabulary(model)
+    words = token_strings(model, ids)
     return labelled_set(
         model,
         {
             "logit": (logits, dims, "logits"),
             "probability": (probability, dims, "probability"),
             "sampled": (sampled, dims, "probability"),
-            "entropy": (torch.special.entr(probability).sum(-1), dims[:1], "nats"),
+            "entropy": (entropy, dims[:1], "nats"),
             "sampled_entropy": (torch.special.entr(sampled).sum(-1), dims[:1], "nats"),
             "kept": ((sampled > 0).sum(-1), dims[:1], "tokens"),
         },
         ids=run.ids,
-        coords={"token": range(len(words)), "tokens": ("token", words)},
+        coords={"token": ids.tolist(), "tokens": ("token", words)},
         pos=int(read_at),
         temperature=temperature,
         top_k=top_k,
@@ -156,7 +160,7 @@ def continuation(
     for _ in range(n_new):
         run = trace(model, ids, sites=[])
         logits = run.logits_at(slice(-1, None))[:, 0]
-        chances = tempered(logits, temperature, top_k, top_p)
+        chances = tempered(without_padding(model, logits), temperature, top_k, top_p)
         chosen = torch.multinomial(chances, 1, generator=generator)
         given = chances.gather(-1, chosen), -logits.log_softmax(-1).gather(-1, chosen)
         drawn.append((chosen, *given))

@@ -18,7 +18,7 @@ from torch import Tensor
 from interp.components import attention_bias, heads_read, value_bias, write_kinds, write_sites
 from interp.engine import Trace, trace
 from interp.errors import InputError
-from interp.inputs import Input, to_id
+from interp.inputs import Input, to_id, without_padding
 from interp.logit_question import LogitQuestion, ask
 from interp.norms import state_names, stream_sites
 from interp.readout import readout
@@ -89,12 +89,16 @@ def read_states(
     run = trace(model, input, sites=stream_sites(model.cfg))
     read = readout(model)
     final = read(run.stream[-1]).log_softmax(-1)
-    followed = final.argmax(-1) if fixed is None else torch.full_like(run.ids, fixed)
+    likeliest = without_padding(model, final).argmax(-1)
+    followed = likeliest if fixed is None else torch.full_like(run.ids, fixed)
 
     states = []
     for x in run.stream if translate is None else translate(run.stream):
         lens = read(x)
-        states.append(_lens_measures(lens.log_softmax(-1), final, run.ids, followed, top))
+        log_probs = lens.log_softmax(-1)
+        states.append(_lens_measures(log_probs, final, run.ids, followed))
+        best = without_padding(model, log_probs).topk(top, dim=-1)
+        states[-1] |= {"top_ids": best.indices, "top_probability": best.values.exp()}
         if logits:
             states[-1]["logits"] = lens
     measures = {name: torch.stack([state[name] for state in states]) for name in states[0]}
@@ -136,17 +140,13 @@ def _lens_measures(
     final: Float[Tensor, "batch pos token"],
     ids: Int[Tensor, "batch pos"],
     followed: Int[Tensor, "batch pos"],
-    top: int,
 ) -> dict[str, Tensor]:
-    """Everything the lens reports about one state, from its log-probabilities."""
+    """What the lens reports about one state beside its top tokens, from its log-probabilities."""
     probs, final_probs = log_probs.exp(), final.exp()
-    best = log_probs.topk(top, dim=-1)
     of_followed = log_probs.gather(-1, followed[..., None])
     next_log_prob = log_probs[:, :-1].gather(-1, ids[:, 1:, None])[..., 0]
     unknown_end = torch.full_like(log_probs[:, :1, 0], torch.nan)
     return {
-        "top_ids": best.indices,
-        "top_probability": best.values.exp(),
         "probability": of_followed[..., 0].exp(),
         "rank": (log_probs > of_followed).sum(-1),
         "cross_entropy": torch.cat([-next_log_prob, unknown_end], dim=1),
