@@ -75,9 +75,10 @@ def next_token(
             (Holtzman et al. 2020, "The Curious Case of Neural Text Degeneration", 1904.09751).
 
     Returns:
-        Over [batch, token], ids that only pad the embedding left out: `logit`; `probability`, the
-        model's own; `sampled`, after temperature and cuts, 0 for a token that was cut. Over [batch]: `entropy`, `sampled_entropy` in nats;
-        `kept`, how many tokens can be drawn. Token strings are a coordinate, `tokens`.
+        Over [batch, token], without ids that only pad the embedding: `logit`; `probability`, the
+        model's own; `sampled`, after temperature and cuts, 0 for a token that was cut. Over
+        [batch]: `entropy`, `sampled_entropy` in nats; `kept`, how many tokens can be drawn.
+        Token strings are a coordinate, `tokens`.
 
     Raises:
         InputError: unreadable input, a position outside the prompt, or a setting outside its

@@ -38,7 +38,8 @@ def test_a_model_without_a_tokenizer_shows_all_its_ids(padded):
 def test_no_view_of_the_next_token_shows_padding(padded):
     assert (padded("abc")[0, -1].argmax() >= 11).item()
     lens = logit_lens(padded, "abcd", top=3)
-    assert int(lens["top_ids"].max()) < 11 and int(lens["followed"].max()) < 11
+    assert int(lens["top_ids"].max()) < 11
+    assert int(lens["followed"].max()) < 11
     prediction = next_token(padded, "abc")
     assert "".join(prediction["tokens"].to_numpy()) == "abcdefghijk"
     own = padded("abc")[0, -1].softmax(-1)[:11]
