@@ -5,7 +5,6 @@ from .attribution import attribution_bars as attribution_bars
 from .attribution import attribution_heads as attribution_heads
 from .attribution import attribution_positions as attribution_positions
 from .comparison import comparison as comparison
-from .dynamics import change_points as change_points
 from .dynamics import training_curves as training_curves
 from .dynamics import training_map as training_map
 from .layernorm import layernorm_steps as layernorm_steps
@@ -34,6 +33,7 @@ from .sphere import sphere_ball as sphere_ball
 from .sphere import sphere_hops as sphere_hops
 from .sphere import sphere_radius as sphere_radius
 from .sphere import update_split as update_split
+from .timeline import change_points as change_points
 from .weights import circuit_map as circuit_map
 from .weights import composition_map as composition_map
 from .weights import head_spectra as head_spectra

@@ -1,4 +1,4 @@
-"""Through training: curves, maps and change points over log steps."""
+"""Through training: curves and maps over log steps."""
 
 from __future__ import annotations
 
@@ -8,33 +8,17 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 import xarray as xr
-from jaxtyping import Float
 from plotly.subplots import make_subplots
 
 from interp.errors import InputError
 from interp.figures.glyphs import escaped
 from interp.figures.results import hop_labels, state_labels
+from interp.figures.steps import cell_edges, first_step, step_axes, step_places
 from interp.figures.theme import Theme, canvas, cell_markers, outline, sequential, theme
 
 _DASHES = ("solid", "dash", "dot")
 _LOGARITHMIC = {"kappa"}
 _UNIT_RANGE = {"probability", "share of edges"}
-
-
-def step_places(steps: np.ndarray, *, first: float | None = None) -> Float[np.ndarray, " step"]:
-    """Where steps stand on a log axis: log2, and step 0 one doubling before the first other one.
-
-    Args:
-        first: the first step after 0; the smallest of `steps` by default.
-    """
-    steps = np.asarray(steps, dtype=float)
-    later = steps[steps > 0]
-    first = float(later.min(initial=np.inf)) if first is None else first
-    if not np.isfinite(first):
-        return steps
-    # Half-way steps between 0 and the first snapshot lie between the two places.
-    below = np.log2(first) - 1 + steps / first
-    return np.where(steps < first, below, np.log2(np.maximum(steps, first)))
 
 
 def training_curves(
@@ -89,7 +73,7 @@ def training_curves(
         title = "" if unit == "1" else unit
         figure.update_yaxes(title=title, zeroline=False, row=row, col=1)
     _mark_steps(figure, steps, look, step, pinned)
-    _step_axes(figure, steps, n_rows)
+    step_axes(figure, steps, n_rows)
     figure.update_layout(legend={"orientation": "h", "y": 1.0, "yanchor": "bottom", "x": 0})
     return figure
 
@@ -137,7 +121,7 @@ def _lines(
             symbol, at, value, nearest, words = mark
             traces.append(
                 go.Scatter(
-                    x=step_places(np.array([at]), first=_first(steps)),
+                    x=step_places(np.array([at]), first=first_step(steps)),
                     y=[value],
                     mode="markers",
                     legendgroup=name,
@@ -221,7 +205,7 @@ def training_map(
     if name in _LOGARITHMIC:
         title = f"log₁₀ {title}"
     places = step_places(steps)
-    edges = _edges(places)
+    edges = cell_edges(places)
     heatmap = go.Heatmap(
         x=edges,
         y=np.arange(len(labels) + 1) - 0.5,
@@ -247,88 +231,12 @@ def training_map(
         showgrid=False,
         zeroline=False,
     )
-    _step_axes(figure, steps, 1, n_labels=10)
+    step_axes(figure, steps, 1, n_labels=10)
     figure.update_xaxes(range=[edges[0], edges[-1]], showgrid=False)
     for marked in (step, pinned):
         if marked in steps:
             i = int(np.flatnonzero(steps == marked)[0])
             figure.add_shape(**outline(look, edges[i], edges[i + 1], -0.5, len(labels) - 0.5))
-    return figure
-
-
-def change_points(points: xr.Dataset, *, dark: bool = False) -> go.Figure:
-    """Half-way steps, earliest first: a diamond a run, on a line between its two snapshots.
-
-    Curves without a change stand at the bottom, empty; those that were not measured are left out.
-
-    Args:
-        points: what `interp.change_points` returned.
-    """
-    look = theme(dark)
-    points = points.sel(track=points["start"].notnull().any("run"))
-    order = np.argsort(np.nan_to_num(points["median"].to_numpy(), nan=np.inf), kind="stable")
-    points = points.isel(track=order)
-    titles = [escaped(str(title)) for title in points["title"].to_numpy()]
-    grid = np.unique(
-        np.concatenate([points[name].to_numpy().ravel() for name in ("after", "by")] + [[0.0]])
-    )
-    grid = grid[np.isfinite(grid)]
-    figure = canvas(dark, height=120 + 24 * len(titles))
-    for i, run in enumerate(points["run"].to_numpy()):
-        of_run = points.isel(run=i)
-        step, after, by = (of_run[name].to_numpy() for name in ("step", "after", "by"))
-        there = np.flatnonzero(np.isfinite(step))
-        colour = look.kinds[i % len(look.kinds)]
-        n_runs = points.sizes["run"]
-        y = there + (i - (n_runs - 1) / 2) * min(0.2, 0.7 / n_runs)
-        first = _first(grid)
-        spans = np.stack([after[there], by[there], np.full(len(there), np.nan)], axis=1).ravel()
-        figure.add_scatter(
-            x=step_places(spans, first=first),
-            y=np.repeat(y, 3),
-            mode="lines",
-            line={"color": colour, "width": 2},
-            legendgroup=str(run),
-            showlegend=False,
-            hoverinfo="skip",
-        )
-        figure.add_scatter(
-            x=step_places(step[there], first=first),
-            y=y,
-            mode="markers",
-            marker={"symbol": "diamond", "size": 9, "color": colour},
-            name=escaped(str(run)),
-            legendgroup=str(run),
-            showlegend=n_runs > 1,
-            customdata=[
-                [int(after[k]), f"{step[k]:.0f}", f"{after[k]:.0f}", f"{by[k]:.0f}",
-                 titles[k], "" if int(of_run["crossings"][k]) == 1 else
-                 f"<br>crosses its middle {int(of_run['crossings'][k])} times"]
-                for k in there
-            ],
-            hovertemplate=f"{escaped(str(run))}<br>%{{customdata[4]}}<br>half-way at step "
-            "%{customdata[1]}, between %{customdata[2]} and %{customdata[3]}%{customdata[5]}"
-            "<extra></extra>",
-        )  # fmt: skip
-    nowhere = [k for k in range(len(titles)) if not int(points["n_runs"][k])]
-    figure.add_scatter(
-        x=np.full(len(nowhere), step_places(np.array([0.0]), first=_first(grid))[0]),
-        y=nowhere,
-        mode="text",
-        text="no change",
-        textposition="middle right",
-        textfont={"color": look.muted, "size": 11},
-        showlegend=False,
-        hoverinfo="skip",
-    )
-    figure.update_yaxes(
-        tickvals=list(range(len(titles))),
-        ticktext=titles,
-        range=[len(titles) - 0.5, -0.5],
-        zeroline=False,
-    )
-    _step_axes(figure, grid, 1)
-    figure.update_layout(legend={"orientation": "h", "y": 1.0, "yanchor": "bottom", "x": 0})
     return figure
 
 
@@ -360,42 +268,10 @@ def _row_axes(values: xr.DataArray) -> tuple[str, ...] | None:
     return rest if "step" in values.dims and rest in known else None
 
 
-def _first(steps: np.ndarray) -> float:
-    return float(steps[steps > 0].astype(float).min(initial=np.inf))
-
-
-def _edges(places: Float[np.ndarray, " step"]) -> Float[np.ndarray, " edge"]:
-    """The borders of cells around these places."""
-    if len(places) < 2:
-        return np.array([places[0] - 0.5, places[0] + 0.5])
-    middle = (places[1:] + places[:-1]) / 2
-    return np.concatenate(
-        [[places[0] - (middle[0] - places[0])], middle, [2 * places[-1] - middle[-1]]]
-    )
-
-
-def _step_axes(figure: go.Figure, steps: np.ndarray, n_rows: int, n_labels: int = 22) -> None:
-    """Log steps on the lowest axis; labels where they have room."""
-    places = step_places(steps)
-    room = (places[-1] - places[0]) / n_labels
-    kept: list[int] = []
-    for i in reversed(range(len(places))):
-        if not kept or places[kept[-1]] - places[i] >= room:
-            kept.append(i)
-    figure.update_xaxes(
-        tickvals=places[kept],
-        ticktext=[f"{int(steps[i]):,}" for i in kept],
-        tickangle=0,
-        zeroline=False,
-    )
-    lowest = {"row": n_rows, "col": 1} if n_rows > 1 else {}
-    figure.update_xaxes(title="training step (log scale)", **lowest)
-
-
 def _mark_steps(
     figure: go.Figure, steps: np.ndarray, look: Theme, step: int | None, pinned: int | None
 ) -> None:
     for marked, dash in ((step, "solid"), (pinned, "dash")):
         if marked is not None:
-            place = float(step_places(np.array([marked]), first=_first(steps))[0])
+            place = float(step_places(np.array([marked]), first=first_step(steps))[0])
             figure.add_vline(x=place, line={"color": look.accent, "width": 1.5, "dash": dash})

@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 import xarray as xr
 
 from interp.dynamics import TRACKS, change_points, lowest_points, training_curves
-from interp.figures import dynamics
+from interp.figures import dynamics, timeline
 
 MAPS = {
     "previous_token": "Previous-token attention of each head",
@@ -73,7 +73,7 @@ def _left_out(measures: tuple[xr.Dataset, ...]) -> Iterator[str]:
 def _figures(
     first: xr.Dataset, curves: xr.DataArray, points: xr.Dataset, lowest: xr.Dataset
 ) -> Iterator[tuple[str, go.Figure]]:
-    yield "When each curve is half-way", dynamics.change_points(points)
+    yield "When each curve is half-way", timeline.change_points(points)
     for group in dict.fromkeys(track.group for track in TRACKS.values()):
         names = dynamics.measured(curves, group)
         if names:

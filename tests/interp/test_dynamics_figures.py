@@ -6,23 +6,38 @@ import re
 
 import numpy as np
 import pytest
+import xarray as xr
 from random_series import RandomSeries
 
 import interp
 from interp import figures
-from interp.figures.dynamics import step_places
+from interp.figures.steps import step_places
 
 STEPS = (0, 1, 2, 8, 11, 64)
 
 
 @pytest.fixture(scope="module")
 def measures():
-    return interp.track_training(RandomSeries(STEPS), cache=None)
+    """Measures of one model, scaled by another number at each step and place."""
+    one = interp.track_training(RandomSeries((0,)), cache=None)
+    rng = np.random.default_rng(0)
+    rows = [
+        (one * 1.0)
+        .map(lambda values: values * rng.uniform(0.2, 3.0, values.shape), keep_attrs=True)
+        .assign_coords(step=[step], tokens_seen=("step", [7.0 * step]))
+        for step in STEPS
+    ]
+    units = {name: values.attrs for name, values in one.data_vars.items()}
+    whole = xr.concat(rows, "step", data_vars="all", coords="minimal", compat="override")
+    for name, attrs in units.items():
+        whole[name].attrs = attrs
+    return whole.assign_attrs(one.attrs)
 
 
 @pytest.fixture(scope="module")
-def other():
-    return interp.track_training(RandomSeries(STEPS[:4], seed=5), cache=None)
+def other(measures):
+    first = measures.isel(step=slice(4))
+    return (first**1.5).assign_attrs(run="another", skipped=[])
 
 
 def test_places_are_log_steps_and_ascend():

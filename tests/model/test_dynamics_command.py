@@ -36,6 +36,7 @@ def dynamics(*argv: object) -> int:
     return main(["dynamics", *map(str, argv)])
 
 
+@pytest.mark.slow
 def test_tables_and_report(runs, text, tmp_path, capsys):
     out = tmp_path / "out"
     assert dynamics(*runs, "--text", text, "--windows", 8, "--tuned-steps", 1, "--out", out) == 0
@@ -56,6 +57,7 @@ def test_tables_and_report(runs, text, tmp_path, capsys):
     assert "<h1>Through training: one, two</h1>" in (out / "report.html").read_text("utf-8")
 
 
+@pytest.mark.slow
 def test_a_second_call_measures_nothing(runs, tmp_path, capsys, monkeypatch):
     assert dynamics(runs[0]) == 0
     first = (runs[0] / "dynamics" / "training.csv").read_bytes()
