@@ -20,6 +20,7 @@ from .discovery import minimality as minimality
 from .discovery import prune_edges as prune_edges
 from .dynamics import change_points as change_points
 from .dynamics import lead as lead
+from .dynamics import local_learning_coefficient as local_learning_coefficient
 from .dynamics import lowest_points as lowest_points
 from .dynamics import read_results as read_results
 from .dynamics import through_training as through_training
@@ -152,6 +153,7 @@ __all__ = [
     "layernorm_gains",
     "layernorm_steps",
     "lead",
+    "local_learning_coefficient",
     "log_prob",
     "logit_difference",
     "logit_lens",

@@ -3,6 +3,7 @@ from .change_points import lead as lead
 from .change_points import lowest_points as lowest_points
 from .curves import TRACKS as TRACKS
 from .curves import training_curves as training_curves
+from .llc import local_learning_coefficient as local_learning_coefficient
 from .material import Material as Material
 from .material import training_material as training_material
 from .measures import track_training as track_training
@@ -18,6 +19,7 @@ __all__ = [
     "Series",
     "change_points",
     "lead",
+    "local_learning_coefficient",
     "lowest_points",
     "read_results",
     "through_training",
