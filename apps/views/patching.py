@@ -10,6 +10,7 @@ from interp.metrics import logit_difference
 from interp.patching import activation_patching
 from literal import literal
 from long_work import batch_of_a_moment
+from path_choice import show_paths
 from selection import set_from
 from token_strip import token_strip
 from worksheet import Worksheet
@@ -109,6 +110,8 @@ st.caption(
     f"{source:+.3f}. 0 leaves the base run as it is, 1 makes it the source run; blue is towards "
     "the source, red away from it."
 )
+
+show_paths(page, pair, metric, base, source)
 
 raw = patching["raw"].isel(batch=0)
 given = at.model(pair.base)[0, at.pos].numpy()

@@ -76,8 +76,24 @@ page.draw(
     alt=f"Shares of each sublayer's update at position {at.pos} that LayerNorm drops or keeps.",
 )
 
+st.subheader(f"One LayerNorm, step by step, at position {at.pos}", anchor=False)
+steps = page.ask("steps", interp.layernorm_steps, at.prompt, state, pos=at.pos)
+page.draw(
+    "layernorm",
+    figures.layernorm_steps,
+    steps,
+    alt=f"The stream at state {state}, position {at.pos}, without its mean, scaled, and with gain "
+    "and bias.",
+)
+st.caption("Choose the LayerNorm by the stream that it reads, above, and the vector by position.")
+
 measured, predicted = radius["radius"].to_numpy(), radius["predicted"].to_numpy()
 page.check("the radius is √d / √(1 + ε/σ²)", np.abs(measured - predicted).max(), 1e-4)
+page.check(
+    "scaling turns nothing",
+    float(np.nan_to_num(steps["turned"].sel(step="scaled").to_numpy()).max()),
+    1e-3,
+)
 page.check("no radius exceeds √d", max(measured.max() - radius.attrs["sphere"], 0.0), 1e-4)
 longest = float((path["chord_angle"] - path["length"]).max())
 page.check("no path is shorter than its chord", max(longest, 0.0), 1e-5)

@@ -18,10 +18,10 @@ from model import load
 N_CHARTS = {
     "predict": 2,
     "attention": 3,
-    "lens": 3,
-    "attribution": 3,
-    "patching": 1,
-    "sphere": 4,
+    "lens": 4,
+    "attribution": 5,
+    "patching": 3,
+    "sphere": 5,
     "weights": 5,
     "neurons": 5,
     "compare": 1,
@@ -171,8 +171,8 @@ def test_every_step_is_another_model(runs, open_page):
     for step in (0, 8, 32):
         app = open_page("attribution", step=step, prompt="abcd", target="x", contrast="y")
         parts = interp.direct_logit_attribution(load(runs / "a_tiny", step), "abcd", "x", "y")
-        bars = figures.attribution_bars(parts, 3)
-        assert charts(app)[0] == json.loads(bars.to_json())
+        drawn = figures.attribution_positions(parts, pos=3)
+        assert json.loads(drawn.to_json()) in charts(app)
         seen.append(float(parts["logit"][0, 3]))
     assert len(set(seen)) == 3
 

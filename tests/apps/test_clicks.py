@@ -1,0 +1,31 @@
+"""Clicks in the charts of the pages lead on, and the address says where to."""
+
+from __future__ import annotations
+
+import pytest
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
+
+
+def test_clicks_choose_a_position_a_pair_and_a_component(visit):
+    visitor = visit()
+    visitor.open("Predict", "?model=tiny&prompt=abcabcab&temperature=0")
+    # Three points over each bar: the middle one of position 2.
+    visitor.click_point("foreseen", 3 * 2 + 1, "pos=2", trace=2)
+    visitor.until(lambda: visitor.chosen == 2)
+    append = visitor.page.get_by_role("button", name="Append the first")
+    visitor.until(lambda: len(visitor.tokens) == 4, lambda: append.click(timeout=5000))
+    assert visitor.tokens[:3] == list("abc")
+
+    visitor.open("Weights", "?model=tiny&prompt=abcabcab&layer=1&head=1")
+    cells = visitor.page.evaluate(
+        "() => document.querySelector('.st-key-OV_map .js-plotly-plot')._fullData[1].x.length"
+    )
+    visitor.click_point("OV_map", cells // 2, "circuit=OV")
+    assert "pair_token=" in visitor.page.url
+    assert "pair_other=" in visitor.page.url
+    visitor.until(lambda: "circuit_map(OV, selected=" in visitor.code)
+
+    visitor.open("Attribution", "?model=tiny&prompt=abcabcab&pos=5")
+    visitor.click_point("heads", 1, "opened=L0H1")
+    visitor.until(lambda: "source_bars(sources, 0, 1, 5" in visitor.code)
