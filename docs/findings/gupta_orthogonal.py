@@ -10,6 +10,7 @@ that removing the mean is redundant.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from shared import at_both_ends, options, table, windows
@@ -21,10 +22,10 @@ from interp.sphere.states import stream_states
 
 def report(run, text, n_windows: int) -> str:
     """The angle to 1, the rotation by the projection and by the gain, and the length."""
-    parts, d_model = [], 0
+    parts, means, d_model = [], [], 0
     for name, model in at_both_ends(run).items():
         ids, d_model = windows(model, text, n_windows), model.cfg.d_model
-        rows = []
+        rows: list[list[Any]] = []
         for label, state in zip(state_names(model.cfg), stream_states(model, ids), strict=True):
             to_one = angle(state.x, torch.ones_like(state.x)).cos()
             projected = angle(state.x, state.centred)
@@ -49,7 +50,9 @@ def report(run, text, n_windows: int) -> str:
             "length before",
             "length after",
         ]
+        means.append(sum(float(row[2]) for row in rows) / len(rows))
         parts.append(f"{name.capitalize()}:\n\n{table(header, rows)}")
+    before, after = means
     chance = math.sqrt(2 / (math.pi * d_model))
     return f"""### Orthogonality to 1 (Gupta et al. 2024)
 
@@ -57,8 +60,9 @@ def report(run, text, n_windows: int) -> str:
 
 {parts[1]}
 
-Theirs: on average orthogonal, so that LayerNorm's first step is redundant. By chance, a direction
-in {d_model} dimensions has a mean absolute cos of {chance:.3f}.
+Theirs: on average orthogonal, so that LayerNorm's first step is redundant. Ours as well: a mean
+absolute cos of {before:.3f} at the start and {after:.3f} after training (means over the states),
+where a random direction in {d_model} dimensions has {chance:.3f}. The gain turns it much more.
 """
 
 

@@ -1,6 +1,8 @@
 """One page of what the sphere of the shipped model looks like, from initialisation to the end.
 
-Writes docs/findings/sphere.md: the training measures, then each reproduction of this folder.
+Writes docs/findings/sphere.md: the training measures, then each reproduction of this folder. The
+two that train models keep their numbers in a JSON file beside them (`brody_small_model.py` and
+`brody_majority.py` make it anew), so that this page takes a minute.
 
     python docs/findings/sphere.py
 """
@@ -9,13 +11,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import brody_majority
 import brody_random_keys
 import brody_small_model
 import gupta_orthogonal
 import norm_growth
 import riechers_axes
 import self_repair
-from shared import options, table, windows
+import torch
+from shared import kept, options, table, windows
 
 import interp
 from interp.sphere.states import sphere_norms
@@ -124,22 +128,43 @@ directions unread. The neuron that writes most into them puts
 """
 
 
-def page(run: Path, text: Path | None, n_windows: int, width8: Path) -> str:
+def frequencies(run: Path) -> str:
+    """Whether the unembedding knows how frequent characters are."""
+    model = load(run)
+    counted = interp.NGrams.load(run / "ngrams.safetensors")
+    seen, log_count = counted.keys[0], counted.counts[0].double().log()
+    geometry = interp.unembed_geometry(model)
+
+    def correlation(name: str) -> float:
+        own = torch.from_numpy(geometry[name].to_numpy()).double()[seen]
+        return float(torch.corrcoef(torch.stack([own, log_count]))[0, 1])
+
+    return f"""### Frequency in the unembedding (Kobayashi et al. 2023, 2305.18294)
+
+Theirs: the biases of the prediction head encode word frequency. Ours: the constant part c0 of the
+logits correlates {correlation("c0"):+.2f} with the log count of the characters in the training
+text, the lengths of the reading directions {correlation("norm"):+.2f}.
+"""
+
+
+def page(run: Path, text: Path | None, n_windows: int) -> str:
     """The whole page."""
     training = through_training(run, text, n_windows)
     end = at_the_end(run, text, n_windows)
     sections = [
-        brody_random_keys.report(10),
-        brody_small_model.report(brody_small_model.trained(width8, text, 2000), text, 1),
+        brody_random_keys.report(100),
+        brody_small_model.report(kept(brody_small_model.KEPT)),
+        brody_majority.report(kept(brody_majority.KEPT)),
         gupta_orthogonal.report(run, text, n_windows),
         riechers_axes.report(run),
         norm_growth.report(run, text, n_windows),
         self_repair.report(run, text, n_windows),
+        frequencies(run),
     ]
     return f"""# The sphere of `{run.name}`
 
-Written by `python docs/findings/sphere.py`; every number is measured on {n_windows} prompts of
-held-out text.
+Written by `python docs/findings/sphere.py`. What is said of `{run.name}` is measured on
+{n_windows} prompts of held-out text.
 
 ## Through training
 
@@ -155,8 +180,7 @@ kappa = eps / sigma^2 (median): how much epsilon matters. Below 1e-4 it does not
 
 if __name__ == "__main__":
     parser = options(__doc__)
-    parser.add_argument("--width8", type=Path, default=Path("runs/width8"))
     parser.add_argument("--page", type=Path, default=Path(__file__).with_name("sphere.md"))
     parser.set_defaults(windows=16)
     args = parser.parse_args()
-    args.page.write_text(page(args.run, args.text, args.windows, args.width8), encoding="utf-8")
+    args.page.write_text(page(args.run, args.text, args.windows), encoding="utf-8")
