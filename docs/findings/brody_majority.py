@@ -156,11 +156,11 @@ def report(numbers: dict) -> str:
 {table(header, rows)}
 
 The angles are as in theirs: with LayerNorm the queries turn towards 1, without its projection they
-do not. Ours stop half way, after a small part of the training that theirs had (6,000 prompts a step,
-until every answer is right). The speed is not as in theirs: none of ours comes to 95 % in so few
-steps, and the model without projection is not behind when its vectors are as long. The slowest is
-the one whose vectors are as short as in their code, so the length may have a part in their factor
-of 3; we have not trained long enough to tell.
+do not. Ours stop half way, after a small part of the training that theirs had (6,000 prompts a
+step, until every answer is right). The speed is not as in theirs: none of ours comes to 95 % in so
+few steps, and the model without projection is not behind when its vectors are as long. The slowest
+is the one whose vectors are as short as in their code, so the length may have a part in their
+factor of 3; we have not trained long enough to tell.
 """
 
 
