@@ -14,6 +14,9 @@ from model import Run
 from runs import CHECKPOINTS, FIRST, shown_path
 from worksheet import Worksheet
 
+OPERATIONS = 1e10
+"""multiplications that reading a piece of text may take: tokens times parameters"""
+
 
 def choose_neuron(bar: list) -> None:
     st.session_state["neuron"] = f"L{int(bar[0])}N{int(bar[1])}"
@@ -114,9 +117,15 @@ if found is None:
     )
 else:
     source, text = found
-    text = page.given(
-        "text", text, f"Run.open({shown_path(source.path)!r}).text", str(hash(text)), "Run"
-    )
+    written = f"Run.open({shown_path(source.path)!r}).text"
+    # About a second's work on one core, before anybody asks for more.
+    piece = max(8 * at.model.cfg.n_ctx, int(OPERATIONS / max(at.model.cfg.n_params, 1)))
+    if piece < len(text) and not st.toggle(
+        "Read all of the text", False, key="whole_text", bind="query-params",
+        help=f"{len(text)} characters; at first {piece} of them are read.",
+    ):  # fmt: skip
+        text, written = text[:piece], f"{written}[:{piece}]"
+    text = page.given("text", text, written, str(hash(text)), "Run")
     with st.spinner("Reading the text …"):
         statistics = page.ask("statistics", interp.neuron_statistics, text, top=8)
     examples = page.ask("examples", interp.neuron_examples, text, statistics, layer, neuron)
