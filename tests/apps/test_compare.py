@@ -22,6 +22,7 @@ QUANTITIES = (
 HERE = {"prompt": "abcabcab", "corrupt": "abcabdab", "pos": 5, "layer": 1, "head": 1}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("quantity", QUANTITIES)
 @pytest.mark.parametrize("way", ["prompts", "steps"])
 def test_every_quantity_has_a_difference(way, quantity, open_page):

@@ -29,7 +29,7 @@ def test_it_can_be_held_at_its_mean(open_page):
     assert ", to=" in app.code[-1].value
 
 
-@pytest.mark.parametrize("name", ["L2N0", "L0N9999", "N3", "x", "<b>", "L-1N0", "🙂"])
+@pytest.mark.parametrize("name", ["L2N0", "L0N9999", "N3", "<b>🙂"])
 def test_a_neuron_that_is_not_there_gives_one_sentence(name, open_page):
     assert len(sentences(open_page("neurons", neuron=name, **HERE))) == 1
 

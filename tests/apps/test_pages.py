@@ -81,7 +81,7 @@ def test_odd_prompts(view, prompt, open_page):
         ({"model": "c_broken"}, "truncated"),
     ],
 )
-@pytest.mark.parametrize("view", ["attention", "patching"])
+@pytest.mark.parametrize("view", ["predict", "patching"])
 def test_bad_input_gives_one_sentence(view, query, word, open_page):
     told = sentences(open_page(view, **query))
     assert len(told) == 1

@@ -33,6 +33,7 @@ def test_a_pair_that_does_not_meet_is_told(open_page):
     assert "does not meet" in app.info[0].value
 
 
+@pytest.mark.slow
 def test_folding_changes_the_maps(runs, open_page):
     model = load(runs / "a_tiny")
     for fold_ln in (True, False):
