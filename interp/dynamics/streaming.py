@@ -84,8 +84,9 @@ def through_training(
     Returns:
         What the analysis returns, every variable with `step` as its first axis, steps ascending
         (a DataArray comes as a Dataset of one variable). Coordinates along step: `tokens_seen`
-        and `checkpoint`, with what else the run recorded as variables of that name. attrs["run"];
-        attrs["skipped"], a list of [step, why] for steps that are missing or damaged.
+        and `checkpoint`; what else the run recorded are variables of that name, unless the analysis
+        has one of that name. attrs["run"]; attrs["skipped"], a list of [step, why] for steps that
+        are missing or damaged.
 
     Raises:
         InputError: no step that can be read, a step that the run does not have, an analysis whose
@@ -96,11 +97,9 @@ def through_training(
     memory of one model.
     """
     chosen = _chosen(series, steps)
-    name, key = analysis.__name__, ""
-    files: list[Path] = []
+    files, key = list[Path](), ""
     if cache is not None:
-        name = function_name(analysis)
-        key = fingerprint(name, version("orrery"), arguments, settings)
+        key = fingerprint(function_name(analysis), version("orrery"), arguments, settings)
         files = [Path(cache)] if cache != "beside" else _files(series, analysis.__name__)
     kept = _kept(files, key)
     rows: dict[int, xr.Dataset] = {}
@@ -191,7 +190,7 @@ def _row(
     result.attrs.pop("checkpoint", None)
     for variable in result.variables.values():
         variable.attrs = _plain({k: v for k, v in variable.attrs.items() if k != "checkpoint"})
-    recorded = dict(series.recorded(step))
+    recorded = {k: v for k, v in series.recorded(step).items() if k not in result}
     tokens_seen = recorded.pop("tokens_seen", np.nan)
     row = result.expand_dims(step=[step])
     row = row.assign({name: ("step", [value]) for name, value in recorded.items()})

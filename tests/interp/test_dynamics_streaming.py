@@ -63,6 +63,15 @@ def test_what_the_run_recorded_is_joined_and_gaps_are_unknown(series):
     np.testing.assert_array_equal(found["val_loss"], expected)
 
 
+def own_val_loss(model) -> xr.DataArray:
+    return xr.DataArray(float(model.checkpoint_hash[-1]), name="val_loss")
+
+
+def test_the_analysis_keeps_its_own_where_a_record_has_the_same_name(series):
+    found = interp.through_training(series, own_val_loss)
+    np.testing.assert_array_equal(found["val_loss"], [0, 1, 4, 6])
+
+
 def test_what_is_kept_is_the_same_and_is_not_done_again(series):
     first = interp.through_training(series, interp.head_scores, IDS)
     assert series.loaded == list(STEPS)
