@@ -134,8 +134,8 @@ def _steps(runs: list[dict[str, Any]], level: float) -> str:
 def report(numbers: dict) -> str:
     """Theirs and ours, one row a normalisation."""
     rows: list[list[object]] = [
-        ["theirs, LayerNorm", "", "", "(to 100 %) 1", "", "", "about 12"],
-        ["theirs, no projection", "", "", "about 3 times as many", "", "", "about 82"],
+        ["theirs, LayerNorm", "", "", "", "", "", "about 12"],
+        ["theirs, no projection", "", "", "about 3 times those of LayerNorm", "", "", "about 82"],
     ]
     for name in NORMALISATIONS:
         runs = numbers[name]
