@@ -141,8 +141,9 @@ def test_the_fused_attention_is_the_masked_softmax(settings: dict) -> None:
     torch.testing.assert_close(attn(x)[0], expected, rtol=0, atol=1e-12)
 
 
-def test_a_cache_gives_the_logits_of_the_whole_sequence() -> None:
-    gpt = random_gpt()
+@pytest.mark.parametrize("training", [False, True])
+def test_a_cache_gives_the_logits_of_the_whole_sequence(training: bool) -> None:
+    gpt = random_gpt().train(training)
     ids = random_ids()
     for split in range(1, 7):
         cache = KeyValueCache()

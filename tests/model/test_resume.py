@@ -54,6 +54,17 @@ def test_a_run_can_be_stopped_twice(tmp_path, uninterrupted):
     assert outcome(out) == uninterrupted
 
 
+def test_updates_made_again_stand_in_the_history_once(tmp_path, uninterrupted):
+    """A harder end than a signal: what was written last is older than the history."""
+    out = tmp_path / "run"
+    tiny.run(out, tmp_path, on_step=tiny.stop_at(5))
+    older = (out / "resume.safetensors").read_bytes()
+    resume(out, on_step=tiny.stop_at(18))
+    (out / "resume.safetensors").write_bytes(older)
+    resume(out)
+    assert outcome(out) == uninterrupted
+
+
 def test_a_finished_run_has_nothing_to_resume(tmp_path):
     tiny.run(tmp_path / "run", tmp_path)
     with pytest.raises(ModelError, match="finished"):

@@ -115,7 +115,8 @@ def test_every_parameter_has_one_optimizer():
         hidden = {names[id(p)] for group in muon.param_groups for p in group["params"]}
         assert hidden == {n for n, p in gpt.named_parameters() if "blocks" in n and p.ndim == 2}
         stacked = [g for g in muon.param_groups if g["n_stacked"] == 3]
-        assert all("qkv" in names[id(p)] for group in stacked for p in group["params"])
+        in_threes = {names[id(p)] for group in stacked for p in group["params"]}
+        assert in_threes == {name for name in hidden if name.endswith("qkv_proj.weight")} != set()
         assert isinstance(muon, Muon)
 
 
@@ -229,3 +230,9 @@ def test_a_tracker_that_is_not_there_is_refused_before_anything_is_written(tmp_p
     with pytest.raises(ModelError, match=r"tensorboard, which is not installed.*pip install"):
         tiny.run(tmp_path / "run", tmp_path, tracker="tensorboard")
     assert not (tmp_path / "run").exists()
+
+
+def test_each_step_drops_other_units(tmp_path):
+    seeds: list[int] = []
+    tiny.run(tmp_path / "run", tmp_path, on_step=lambda *_: seeds.append(torch.initial_seed()))
+    assert len(set(seeds)) == tiny.STEPS
