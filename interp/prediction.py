@@ -157,10 +157,10 @@ def continuation(
             )
         )
     generator = torch.Generator(ids.device).manual_seed(seed)
-    drawn = []
+    drawn, program = [], trace(model, ids, sites=[]).program
     for _ in range(n_new):
-        run = trace(model, ids, sites=[])
-        logits = run.logits_at(slice(-1, None))[:, 0]
+        with torch.no_grad():
+            logits = program.unembed(program.run(ids, lambda _, value: value)[:, -1])
         chances = tempered(without_padding(model, logits), temperature, top_k, top_p)
         chosen = torch.multinomial(chances, 1, generator=generator)
         given = chances.gather(-1, chosen), -logits.log_softmax(-1).gather(-1, chosen)

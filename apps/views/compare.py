@@ -144,12 +144,13 @@ compared = page.combine(
     *([chosen.variable] if chosen.variable else []),
     **chosen.cut,
 )
+marked: dict[str, Any] = {"pos": at.pos} if "pos" in compared.dims else {}
 page.draw(
     "comparison",
     figures.comparison,
     compared,
     names=names,
-    **({"pos": at.pos} if "pos" in compared.dims else {}),
+    **marked,
     alt=f"{quantity} of {names[0]}, of {names[1]}, and the second minus the first.",
 )
 difference = compared["difference"].to_numpy()

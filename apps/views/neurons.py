@@ -119,7 +119,7 @@ else:
     source, text = found
     written = f"Run.open({shown_path(source.path)!r}).text"
     # About a second's work on one core, before anybody asks for more.
-    piece = max(8 * at.model.cfg.n_ctx, int(OPERATIONS / max(at.model.cfg.n_params, 1)))
+    piece = max(8 * at.model.cfg.n_ctx, int(OPERATIONS / max(at.model.cfg.n_params or 0, 1)))
     if piece < len(text) and not st.toggle(
         "Read all of the text", False, key="whole_text", bind="query-params",
         help=f"{len(text)} characters; at first {piece} of them are read.",

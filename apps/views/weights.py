@@ -2,6 +2,7 @@
 
 import numpy as np
 import streamlit as st
+import torch
 
 import interp
 from interp import figures
@@ -159,10 +160,10 @@ def total(name: str) -> float:
 
 whole = interp.circuits.head_weights(at.model, fold_ln=fold_ln)
 for name, matrix in (("QK", whole.QK), ("OV", whole.OV)):
-    here = matrix[at.layer, at.head].AB
+    here = torch.as_tensor(matrix[at.layer, at.head].AB)
     page.check(
         f"the squares of {name}'s singular values sum to those of its entries",
-        abs(total(name) - float((here**2).sum())) / max(total(name), 1e-12),
+        abs(total(name) - float(here.square().sum())) / max(total(name), 1e-12),
         1e-4,
     )
 if circuit == "QK" and places.sizes["place"]:

@@ -169,11 +169,12 @@ def _maps(
     panels = zip(values, (*names, f"{names[1]} − {names[0]}"), strict=True)
     for i, (z, title) in enumerate(panels):
         last = i == 2
-        bar = {"title": {"text": unit if not last else "difference"}, "thickness": 10}
+        title_of_bar: dict[str, Any] = {"text": unit if not last else "difference"}
+        bar: dict[str, Any] = {"title": title_of_bar, "thickness": 10}
         if square:
             bar |= {"orientation": "h", "x": 0.32 if not last else 0.86, "y": -0.16,
                     "yanchor": "top", "len": 0.5 if not last else 0.28,
-                    "title": bar["title"] | {"side": "top"}}  # fmt: skip
+                    "title": title_of_bar | {"side": "top"}}  # fmt: skip
         else:
             bar |= {"y": 0.68 if not last else 0.14, "len": 0.6 if not last else 0.3}
         figure.add_trace(

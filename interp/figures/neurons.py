@@ -87,13 +87,19 @@ def neuron_bars(
         title="neuron", tickvals=rows, ticktext=names, range=[len(rows) - 0.5, -0.5],
         showgrid=False,
     )  # fmt: skip
-    column = {"showarrow": False, "xref": "paper", "xanchor": "left", "font": {"size": 13}}
+    plain = {"showarrow": False, "xref": "paper", "xanchor": "left"}
+    words = plain | {
+        "yanchor": "middle",
+        "font": {"size": 14, "family": MONOSPACE, "color": look.ink},
+    }
+    head = plain | {"y": 1.0, "yref": "paper", "yanchor": "bottom"}
+    notes = []
     for x, title, cells in ((0.55, "here it writes for", towards), (0.79, "against", against)):
-        head = column | {"font": {"size": 13, "color": look.ink}}
-        figure.add_annotation(x=x, y=1.0, yref="paper", yanchor="bottom", text=title, **head)
-        words = column | {"font": {"size": 14, "family": MONOSPACE, "color": look.ink}}
-        for row, text in zip(rows, cells, strict=True):
-            figure.add_annotation(x=x, y=row, yanchor="middle", text=text, **words)
+        notes.append(head | {"x": x, "text": title, "font": {"size": 13, "color": look.ink}})
+        notes += [words | {"x": x, "y": int(row), "text": text}
+                  for row, text in zip(rows, cells, strict=True)]  # fmt: skip
+    # All at once: plotly takes its time over each.
+    figure.update_layout(annotations=notes)
     figure.update_layout(showlegend=False, bargap=0.3)
     return figure
 
@@ -174,8 +180,12 @@ def neuron_windows(examples: xr.Dataset, *, dark: bool = False) -> go.Figure:
         showgrid=False,
         zeroline=False,
     )
-    for row, peak in zip(rows, peaks, strict=True):
-        figure.add_shape(**outline(look, peak - 0.5, peak + 0.5, row - 0.5, row + 0.5))
+    figure.update_layout(
+        shapes=[
+            outline(look, peak - 0.5, peak + 0.5, row - 0.5, row + 0.5)
+            for row, peak in enumerate(peaks.tolist())
+        ]
+    )
     return figure
 
 

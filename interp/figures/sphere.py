@@ -253,12 +253,16 @@ def update_split(
         bargap=0.2,
         legend={"orientation": "h", "y": 1.0, "yanchor": "bottom", "x": 0, "traceorder": "normal"},
     )
-    for row, killed in enumerate(at["killed"].to_numpy().tolist()):
-        if np.isfinite(killed):
-            figure.add_annotation(
-                x=1.02, y=row, xanchor="left", showarrow=False, text=f"{1 - killed:.0%} survives",
-                font={"size": 12, "color": look.ink},
-            )  # fmt: skip
+    note = {"x": 1.02, "xanchor": "left", "showarrow": False}
+    note |= {"font": {"size": 12, "color": look.ink}}
+    survives = (1 - at["killed"]).to_numpy().tolist()
+    figure.update_layout(
+        annotations=[
+            note | {"y": row, "text": f"{share:.0%} survives"}
+            for row, share in enumerate(survives)
+            if np.isfinite(share)
+        ]
+    )
     figure.update_xaxes(
         title="share of the update's squared length; behind it, what of it LayerNorm passes on",
         range=[0, 1.22],

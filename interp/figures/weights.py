@@ -51,9 +51,11 @@ def circuit_map(
         **diverging(values, look),
     )
     down, across = (axis.ravel() for axis in np.indices(values.shape))
+    across_names = [quoted(word) for word in column_words]
     hover = [
-        [rows[i], columns[j], quoted(row_words[i]), quoted(column_words[j]), round(float(v), 4)]
-        for i, j, v in zip(down, across, values.ravel(), strict=True)
+        [row, column, name, across_name, round(value, 4)]
+        for row, name, line in zip(rows, map(quoted, row_words), values.tolist(), strict=True)
+        for column, across_name, value in zip(columns, across_names, line, strict=True)
     ]
     markers = cell_markers(
         across,

@@ -79,6 +79,8 @@ def test_the_direct_part_is_attributions_and_the_last_layer_has_nothing_downstre
     want = float(parts.sel(layer=1, neuron=5)[0, 0])
     assert float(got["frozen"][0]) == pytest.approx(want, abs=1e-10)
     assert float(got["downstream"][0]) == pytest.approx(0, abs=1e-10)
+    elsewhere = neuron_ablation(model, "abcabd", 1, 5, "a", "c", pos=4, to=0.7)
+    assert float(elsewhere["downstream"][0]) == pytest.approx(0, abs=1e-10)
     if model.cfg.normalization_type is None:
         assert float(got["rescale"][0]) == pytest.approx(0, abs=1e-10)
     else:
