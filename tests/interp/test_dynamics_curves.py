@@ -106,7 +106,9 @@ def test_no_change_is_claimed_where_there_is_none(values):
 
 def test_a_curve_that_comes_back_says_so():
     bump = hill(16.0, 4.0) - 0.9 * hill(200.0, 6.0) + 0.9 * hill(2000.0, 6.0)
-    assert crossing(GRID, bump, 0.1).crossings == 3
+    found = crossing(GRID, bump, 0.1)
+    assert found.crossings == 3
+    assert (found.after, found.by) == (8, 16)
 
 
 def test_the_spread_over_seeds():
@@ -144,12 +146,14 @@ def test_an_order_within_one_gap_of_the_grid_is_not_resolved():
 def test_the_lowest_point_of_a_parabola_over_log_steps():
     dip = (np.log2(np.maximum(GRID, 0.5)) - 5.0) ** 2
     falls = -np.log2(np.maximum(GRID, 0.5))
-    found = interp.lowest_points(as_curves({"kl_unigram": dip, "loss": falls}))
+    curves = {"kl_unigram": dip, "loss": falls, "kl_uniform": -falls}
+    found = interp.lowest_points(as_curves(curves))
     assert found["step"].sel(track="kl_unigram").item() == 32
     assert found["value"].sel(track="kl_unigram").item() == 0
     assert found["step"].sel(track="loss").item() == GRID[-1]
-    np.testing.assert_array_equal(found["inside"], [[True, False]])
-    np.testing.assert_array_equal(found["n_runs"], [1, 0])
+    assert found["step"].sel(track="kl_uniform").item() == 0
+    np.testing.assert_array_equal(found["inside"], [[True, False, False]])
+    np.testing.assert_array_equal(found["n_runs"], [1, 0, 0])
     dip[6] = np.nan
     gap = interp.lowest_points(as_curves({"kl_unigram": dip}))
     assert gap["step"].item() in (16, 64)
