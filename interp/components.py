@@ -54,9 +54,15 @@ def value_bias(model: HookedTransformer, layer: int) -> Float[Tensor, "head d_he
 
 def attention_bias(model: HookedTransformer, layer: int) -> Float[Tensor, " d_model"]:
     """What a layer's attention writes at every position: b_O and all heads' v0 W_O."""
-    attn = model.blocks[layer].attn
-    shares = torch.einsum("he,hed->d", value_bias(model, layer), attn.W_O.detach())
-    return attn.b_O.detach() + shares
+    return attention_constants(model, layer)[1]
+
+
+def attention_constants(
+    model: HookedTransformer, layer: int
+) -> tuple[Float[Tensor, "head d_head"], Float[Tensor, " d_model"]]:
+    """`value_bias` and `attention_bias`, the second of which is made from the first."""
+    attn, v0 = model.blocks[layer].attn, value_bias(model, layer)
+    return v0, attn.b_O.detach() + v0.flatten() @ attn.W_O.detach().flatten(0, 1)
 
 
 def write_sites(cfg: HookedTransformerConfig) -> list[Site]:
@@ -101,11 +107,12 @@ def writes(run: Trace) -> Iterator[Write]:
     yield Write("pos_embed", "embed", None, None, run["pos_embed"])
     for layer in range(cfg.n_layers):
         state = states_a_layer * layer
-        z = run["z", layer] - value_bias(model, layer)
+        v0, bias = attention_constants(model, layer)
+        z = run["z", layer] - v0
         W_O = model.blocks[layer].attn.W_O.detach()
         for head in range(cfg.n_heads):
             yield Write(f"L{layer}H{head}", "head", layer, state, z[:, :, head] @ W_O[head])
-        constant = attention_bias(model, layer).expand_as(run.stream[0])
+        constant = bias.expand_as(run.stream[0])
         yield Write(f"{layer}_attn_bias", "attn_bias", layer, state, constant)
         if not cfg.attn_only:
             yield Write(f"{layer}_mlp_out", "mlp", layer, state + 1, run["mlp_out", layer])

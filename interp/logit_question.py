@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import xarray as xr
 from jaxtyping import Float
 from torch import Tensor
@@ -86,7 +87,7 @@ class LogitQuestion:
             self.run.model,
             variables,
             ids=self.run.ids,
-            coords={**(coords or {}), pos: self.chosen},
+            coords={**(coords or {}), pos: np.array(self.chosen)},
             target=self.target,
             contrast=self.contrast,
         )

@@ -15,7 +15,7 @@ import xarray as xr
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from interp.components import attention_bias, heads_read, value_bias, write_kinds, write_sites
+from interp.components import attention_constants, heads_read, write_kinds
 from interp.engine import Trace, trace
 from interp.errors import InputError
 from interp.inputs import Input, to_id, without_padding
@@ -23,6 +23,7 @@ from interp.logit_question import LogitQuestion, ask
 from interp.norms import state_names, stream_sites
 from interp.readout import readout
 from interp.result_sets import Variable, labelled_set
+from interp.sites import Site
 
 if TYPE_CHECKING:
     from transformer_lens import HookedTransformer
@@ -190,11 +191,14 @@ def direct_logit_attribution(
     first, so no head's write ever is. With all tokens, memory for components * batch * pos *
     d_vocab numbers: choose a position then.
     """
-    asked = ask(model, input, target, contrast, pos, write_sites(model.cfg))
+    kinds = ("z",) if model.cfg.attn_only else ("z", "mlp_out")
+    sites = [Site(kind, layer) for layer in range(model.cfg.n_layers) for kind in kinds]
+    sites += [Site("embed"), Site("pos_embed")]
+    asked = ask(model, input, target, contrast, pos, sites)
     part = torch.cat([*_parts(asked), asked.read.c0.expand(1, *asked.x.shape[:-1], -1)])
     logit = asked.asked(asked.run.logits_at(torch.tensor(asked.chosen)))
     remainder = logit - part.sum(0)
-    kinds = write_kinds(model)
+    labels, kind, layer = zip(*write_kinds(model), strict=True)
     return asked.answer(
         {
             "part": (asked.said(part), ("component", *asked.axes), "logits"),
@@ -202,9 +206,9 @@ def direct_logit_attribution(
             "remainder": (asked.said(remainder), asked.axes, "logits"),
         },
         {
-            "component": [*(label for label, _, _ in kinds), "bias"],
-            "kind": ("component", [*(kind for _, kind, _ in kinds), "bias"]),
-            "layer": ("component", [*(layer for _, _, layer in kinds), -1]),
+            "component": [*labels, "bias"],
+            "kind": ("component", [*kind, "bias"]),
+            "layer": ("component", [*layer, -1]),
         },
     )
 
@@ -215,8 +219,9 @@ def _parts(asked: LogitQuestion) -> Iterator[Float[Tensor, "component batch pos 
     for kind in ("embed", "pos_embed"):
         yield (asked.at(run[kind]) @ A / scale)[None]
     for layer in range(run.model.cfg.n_layers):
-        z = asked.at(run["z", layer]) - value_bias(run.model, layer)
+        v0, bias = attention_constants(run.model, layer)
+        z = asked.at(run["z", layer]) - v0
         yield heads_read(z, run.model.blocks[layer].attn.W_O.detach(), A) / scale
-        yield (attention_bias(run.model, layer) @ A / scale)[None]
+        yield (bias @ A / scale)[None]
         if not run.model.cfg.attn_only:
             yield (asked.at(run["mlp_out", layer]) @ A / scale)[None]
