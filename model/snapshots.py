@@ -64,9 +64,13 @@ class Snapshots:
     def name(self) -> str:
         return self.run.name
 
-    @cached_property
+    @property
     def steps(self) -> tuple[int, ...]:
         """Every step that is there or, by the run's own recipe, should be."""
+        return self._steps
+
+    @cached_property
+    def _steps(self) -> tuple[int, ...]:
         steps, info = set(self.run.snapshots), self.run.info
         recipe = info.get("recipe")
         if info.get("finished") and recipe:

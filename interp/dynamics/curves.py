@@ -53,7 +53,7 @@ def _state(name: str, state: int) -> Read:
 
 
 def _decades(read: Read) -> Read:
-    return lambda measures: np.log10(read(measures))
+    return lambda measures: xr.apply_ufunc(np.log10, read(measures))
 
 
 def _best_pair(measures: xr.Dataset) -> xr.DataArray:

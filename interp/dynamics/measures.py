@@ -81,7 +81,7 @@ def training_measures(model: HookedTransformer, material: Material) -> xr.Datase
         | _lenses(model, ids[:: max(1, len(ids) // N_LENS)][:N_LENS], material)
     )
     edges = edge_strengths(model, ids)
-    variables["edge"] = (edges.to_numpy(), edges.dims, "nats")
+    variables["edge"] = (edges.to_numpy(), ("sender", "receiver"), "nats")
     overlap = np.array(edge_overlap(edges, material.final.edges))
     variables["edge_overlap"] = (overlap, (), "share of edges")
     return labelled_set(

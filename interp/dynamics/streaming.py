@@ -212,7 +212,7 @@ def _together(
     names = {name for part in parts for name in part.data_vars}
     # What was recorded at some steps only, such as a loss, is unknown at the others.
     parts = [
-        part.assign({n: ("step", [np.nan]) for n in sorted(names - set(part.data_vars))})
+        part.assign({n: ("step", [np.nan]) for n in sorted(names - set(part.data_vars), key=str)})
         for part in parts
     ]
     try:

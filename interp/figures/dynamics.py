@@ -81,7 +81,7 @@ def training_curves(
 def measured(curves: xr.DataArray, group: str) -> list[str]:
     """The curves of a group that hold any number."""
     names = curves["track"].to_numpy()
-    there = np.isfinite(curves).any(("run", "step")).to_numpy()
+    there = curves.notnull().any(("run", "step")).to_numpy()
     same = curves["group"].to_numpy() == group
     return [str(name) for name in names[there & same]]
 

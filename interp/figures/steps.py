@@ -52,5 +52,8 @@ def step_axes(figure: go.Figure, steps: np.ndarray, n_rows: int, n_labels: int =
         tickangle=0,
         zeroline=False,
     )
-    lowest = {"row": n_rows, "col": 1} if n_rows > 1 else {}
-    figure.update_xaxes(title="training step (log scale)", **lowest)
+    title = "training step (log scale)"
+    if n_rows == 1:
+        figure.update_xaxes(title=title)
+    else:
+        figure.update_xaxes(title=title, row=n_rows, col=1)
