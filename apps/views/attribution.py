@@ -55,6 +55,7 @@ if st.session_state.get("opened") not in (None, *can_open):
     st.session_state["opened"] = None
 opened = st.session_state.get("opened") or largest
 
+effects = None
 left, right = st.columns([3, 2])
 with left:
     if scale == "exact":
@@ -157,7 +158,7 @@ page.check(
     np.abs(of_heads - here.to_numpy()[here["kind"].to_numpy() == "head"]).max(),
     1e-3,
 )
-if scale == "exact":
+if effects is not None:
     page.check(
         "the frozen effects are the parts",
         np.abs(effects["frozen"].to_numpy() - parts["part"].to_numpy()[:-1]).max(),

@@ -192,7 +192,7 @@ def _maps(
         )
         start = i * (1 / 3)
         span = [start, start + 0.29] if square else [1 - start - 0.26, 1 - start]
-        y = _ticks(compared, down, look) | {"range": [n_down - 0.5, -0.5]}
+        y: dict[str, Any] = _ticks(compared, down, look) | {"range": [n_down - 0.5, -0.5]}
         if down in ("state", "hop"):
             y["range"] = y["range"][::-1]
         x = _ticks(compared, across, look)
