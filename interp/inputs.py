@@ -153,7 +153,7 @@ def without_padding(
     if tokenizer is None:
         return scores
     named = set(tokenizer.get_vocab().values())
-    if (pad := tokenizer.pad_token_id) is not None and pad >= tokenizer.vocab_size:
+    if isinstance(pad := tokenizer.pad_token_id, int) and pad >= tokenizer.vocab_size:
         named.discard(pad)  # added for TransformerLens, not of the model
     padding = [id for id in range(model.cfg.d_vocab) if id not in named]
     if not padding:
