@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+from uuid import uuid4
+from weakref import WeakKeyDictionary
 
 import streamlit as st
 import torch
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
 PROMPT = "JULIET:\nGood night! Parting is such sweet sorr"
 CORRUPT = "JULIET:\nGood night! Parting is such sweet merr"
 """differs from PROMPT in the two letters that decide between "sorrow" and "merry" """
+_identities: WeakKeyDictionary[HookedTransformer, str] = WeakKeyDictionary()
 _MOST_OPTIONS = 2000
 """a larger vocabulary offers its likeliest tokens only"""
 
@@ -274,22 +277,27 @@ def _plain(model: HookedTransformer) -> str:
     return "".join((words[:n] * 2)[: model.cfg.n_ctx])
 
 
+def _identity(model: HookedTransformer) -> str:
+    """A loaded model's own name: weights alone do not say how their tokens are written."""
+    return _identities.setdefault(model, uuid4().hex)
+
+
 @st.cache_resource(max_entries=12, show_spinner=False)
-def _words(checkpoint: str, _model: HookedTransformer) -> list[str]:
+def _words(identity: str, _model: HookedTransformer) -> list[str]:
     return vocabulary(_model)
 
 
 def _vocabulary(model: HookedTransformer) -> list[str]:
-    return _words(f"{model.cfg.model_name} {model.checkpoint_hash}", model)
+    return _words(_identity(model), model)
 
 
 @st.cache_resource(max_entries=256, show_spinner=False)
-def _logits(checkpoint: str, prompt: str, _model: HookedTransformer) -> torch.Tensor:
+def _logits(identity: str, prompt: str, _model: HookedTransformer) -> torch.Tensor:
     return without_padding(_model, trace(_model, prompt, sites=[]).logits[0])
 
 
 def _all_logits(model: HookedTransformer, prompt: str) -> torch.Tensor:
-    return _logits(f"{model.cfg.model_name} {model.checkpoint_hash}", prompt, model)
+    return _logits(_identity(model), prompt, model)
 
 
 def _next_logits(model: HookedTransformer, prompt: str, pos: int) -> torch.Tensor:

@@ -16,7 +16,11 @@ MARKUP = "<b>x</b> $a$ *y*\n&amp;"
 
 
 @pytest.mark.parametrize(
-    ("scheme", "width"), [("light", 1400), ("dark", 800)], ids=["light", "dark and narrow"]
+    ("scheme", "width"),
+    [
+        pytest.param("light", 1400, id="light"),
+        pytest.param("dark", 800, id="dark and narrow", marks=pytest.mark.slow),
+    ],
 )
 def test_all_pages_render(scheme, width, visit):
     visitor = visit(color_scheme=scheme, viewport={"width": width, "height": 900})
@@ -32,6 +36,7 @@ def test_all_pages_render(scheme, width, visit):
         assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
+@pytest.mark.slow
 def test_a_person_walks_through_it_and_the_link_opens_the_same_view(visit):
     visitor = visit()
     visitor.open("Attention", "?model=tiny&prompt=abcabcab&step=0")

@@ -117,6 +117,7 @@ def test_the_shipped_model_is_what_opens(view, open_page):
 
 
 @pytest.mark.skipif(len(shipped_runs()) < 2, reason="one run is shipped")
+@pytest.mark.slow
 @pytest.mark.parametrize("view", VIEWS)
 def test_every_shipped_model_has_content(view, open_page):
     for run in shipped_runs():

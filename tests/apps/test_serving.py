@@ -110,6 +110,7 @@ def test_it_ends_with_its_command():
         answer(port, "/_stcore/health")
 
 
+@pytest.mark.slow
 def test_what_was_brought_goes_with_the_server(tmp_path, monkeypatch):
     runs, temporary = tmp_path / "runs", tmp_path / "temporary"
     temporary.mkdir()
