@@ -186,7 +186,8 @@ def _row(
     """A result of one step, with that step as an axis of length 1."""
     if isinstance(result, xr.DataArray):
         result = result.to_dataset(name=result.name or "value")
-    result = result.copy().drop_attrs(deep=False).assign_attrs(_plain(result.attrs))
+    # A view would keep all that it is a part of for as long as the series takes.
+    result = result.copy(deep=True).drop_attrs(deep=False).assign_attrs(_plain(result.attrs))
     result.attrs.pop("checkpoint", None)
     for variable in result.variables.values():
         variable.attrs = _plain({k: v for k, v in variable.attrs.items() if k != "checkpoint"})
