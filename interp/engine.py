@@ -169,9 +169,14 @@ def trace(
         return value
 
     with torch.set_grad_enabled(grad):
-        program = Shell(model) if obstacles(model.cfg) else lay_out(model)
+        program = program_of(model)
         final = program.run(ids, keep)
     return Trace(model, ids, values, final, program)
+
+
+def program_of(model: HookedTransformer) -> Weights | Shell:
+    """What runs the model: plain matrix products, or hooks on a private copy where it must be."""
+    return Shell(model) if obstacles(model.cfg) else lay_out(model)
 
 
 def traced(model: HookedTransformer, input: Input | Trace, sites: Collection[Site]) -> Trace:

@@ -6,7 +6,10 @@ Neurons that write where the unembedding hardly reads, and so act on confidence 
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -17,14 +20,16 @@ from torch import Tensor
 from interp.circuits import token_vectors
 from interp.corpus import Corpus, Windows, from_all, windows
 from interp.direct import need_mlp
-from interp.engine import trace
+from interp.engine import program_of, trace
 from interp.errors import InputError
 from interp.inputs import token_strings, vocabulary
 from interp.norms import norms
 from interp.readout import readout
 from interp.replay import Progress
 from interp.result_sets import Variable, labelled_set
+from interp.shell import Shell
 from interp.sites import Site
+from interp.weights import Weights
 
 if TYPE_CHECKING:
     from transformer_lens import HookedTransformer
@@ -108,15 +113,10 @@ def neuron_statistics(
             "limits in ascending order are needed."
         )
     text = windows(model, corpus, length=length)
-    sites = [Site("mlp_post", layer) for layer in range(model.cfg.n_layers)]
-    seen: _Seen | None = None
+    program, seen = program_of(model), None
     for first, ids in text.batches(batch_size, progress):
-        run = trace(model, ids, sites=sites)
-        kept = _least_kept(seen, top, torch.stack([run[site][0, 0] for site in sites]))
-        layers = [
-            _layer(run[site], first, top, bins, limits, least)
-            for site, least in zip(sites, kept, strict=True)
-        ]
+        layer = partial(_layer, first=first, top=top, bins=bins, limits=limits)
+        layers = _each_layer(program, ids.to(model.cfg.device), layer, _least_kept(seen, top))
         tables = (torch.stack(table) for table in zip(*layers, strict=True))
         part = _Seen(ids.numel(), *tables)
         seen = part if seen is None else seen.and_then(part, top)
@@ -127,48 +127,78 @@ def neuron_statistics(
     return _statistics(model, text, whole, bins, limits)
 
 
+def _each_layer(
+    program: Weights | Shell,
+    ids: Int[Tensor, "batch pos"],
+    layer: Callable[..., tuple[Tensor, ...]],
+    least: Float[Tensor, "layer neuron top"] | None,
+) -> list[tuple[Tensor, ...]]:
+    """`layer` of each layer's activations, while they are still in the processor's cache."""
+    found: list[tuple[Tensor, ...]] = []
+    n_layers = program.cfg.n_layers
+
+    def tap(site: Site, value: Tensor) -> Tensor:
+        if site.kind == "mlp_post":
+            found.append(layer(value, None if least is None else least[len(found), :, -1]))
+            if len(found) == n_layers:
+                raise _AllSeen
+        return value
+
+    with torch.no_grad(), contextlib.suppress(_AllSeen):
+        program.run(ids, tap)
+    return found
+
+
+class _AllSeen(Exception):  # noqa: N818 (no error: a way out)
+    """Ends a forward pass behind the last MLP: what follows is not asked for."""
+
+
 def _layer(
     post: Float[Tensor, "batch pos neuron"],
+    least: Float[Tensor, " neuron"] | None,
+    *,
     first: int,
     top: int,
     bins: int,
     limits: tuple[float, float],
-    least: Float[Tensor, " neuron"],
 ) -> tuple[Tensor, ...]:
     """One batch's part of everything in `_Seen` for one layer, on the CPU.
 
     Args:
-        least: what an activation must exceed to be among the strongest so far. The position of
-            others is not looked up.
+        least: what an activation must exceed to be among the strongest so far; None while there
+            is room for any. The position of others is not looked up.
     """
     low, high = limits
     n_neurons, steps = post.shape[-1], bins / (high - low)
     zero_bin = post.new_tensor(-low * steps)
-    own_bins = torch.arange(n_neurons, device=post.device, dtype=torch.int32) * bins
+    # Small numbers are counted faster.
+    dtype = torch.int16 if n_neurons * bins <= 2**15 else torch.int32
+    own_bins = torch.arange(n_neurons, device=post.device).mul_(bins).to(dtype)
     histogram = torch.zeros(n_neurons * bins, dtype=torch.long, device=post.device)
     sums = torch.zeros(2, n_neurons, dtype=torch.double, device=post.device)
     # A few windows at a time stay in the processor's cache, which makes this twice as fast.
+    peaks = []
     for some in post.split(8):
-        bin = torch.add(zero_bin, some, alpha=steps).clamp_(0, bins - 1).to(torch.int32)
+        peaks.append(some.amax(dim=1))
+        bin = torch.add(zero_bin, some, alpha=steps).clamp_(0, bins - 1).to(dtype)
         histogram += torch.bincount(bin.add_(own_bins).flatten(), minlength=len(histogram))
         sums[0] += some.sum((0, 1))
         sums[1] += (some * some).sum((0, 1))
-    strongest = post.amax(dim=1).T.contiguous().sort(descending=True, stable=True)
+    strongest = torch.cat(peaks).T.contiguous().sort(descending=True, stable=True)
     best, window = strongest.values[:, :top], strongest.indices[:, :top]
     pos = torch.zeros_like(window)
-    neuron, rank = (best > least[:, None]).nonzero(as_tuple=True)
+    enters = torch.ones_like(best, dtype=torch.bool)
+    if least is not None:
+        enters = best > least[:, None].to(best)
+    neuron, rank = enters.nonzero(as_tuple=True)
     pos[neuron, rank] = post[window[neuron, rank], :, neuron].argmax(-1)
     parts = (*sums, histogram.view(-1, bins).double(), best, window + first, pos)
     return tuple(part.cpu() for part in parts)
 
 
-def _least_kept(
-    seen: _Seen | None, top: int, like: Float[Tensor, "layer neuron"]
-) -> Float[Tensor, "layer neuron"]:
-    """The last of the strongest so far; -inf while there is still room."""
-    if seen is None or seen.best.shape[-1] < top:
-        return torch.full_like(like, -torch.inf)
-    return seen.best[..., -1].to(like)
+def _least_kept(seen: _Seen | None, top: int) -> Float[Tensor, "layer neuron top"] | None:
+    """The strongest so far; None while there is still room."""
+    return None if seen is None or seen.best.shape[-1] < top else seen.best
 
 
 def _statistics(

@@ -13,7 +13,7 @@ import xarray as xr
 from jaxtyping import Float
 from torch import Tensor
 
-from interp.engine import trace
+from interp.engine import program_of, trace
 from interp.errors import InputError
 from interp.inputs import Input, to_ids, token_strings, without_padding
 from interp.replay import scored_positions
@@ -157,7 +157,7 @@ def continuation(
             )
         )
     generator = torch.Generator(ids.device).manual_seed(seed)
-    drawn, program = [], trace(model, ids, sites=[]).program
+    drawn, program = [], program_of(model)
     for _ in range(n_new):
         with torch.no_grad():
             logits = program.unembed(program.run(ids, lambda _, value: value)[:, -1])
