@@ -74,6 +74,7 @@ def test_text_is_shown_literally(visit):
     visitor.until(lambda: told.inner_text().startswith("Character 'ü' at position 21"))
 
 
+@pytest.mark.slow
 def test_files_can_be_taken_away(visit, tmp_path: Path):
     visitor = visit(accept_downloads=True)
     visitor.open("Attribution", "?model=tiny&prompt=abc&target=a&contrast=b")

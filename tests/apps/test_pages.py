@@ -63,7 +63,17 @@ def test_the_code_reproduces_the_page(view, open_page):
     assert charts(app) == drawn
 
 
-@pytest.mark.parametrize("prompt", PROMPTS.values(), ids=PROMPTS.keys())
+EVERY_DAY = ("one token", "markup")
+"""of PROMPTS; the others are left to the slow run"""
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        pytest.param(text, id=name, marks=() if name in EVERY_DAY else pytest.mark.slow)
+        for name, text in PROMPTS.items()
+    ],
+)
 @pytest.mark.parametrize("view", VIEWS)
 def test_odd_prompts(view, prompt, open_page):
     app = open_page(view, prompt=prompt)
@@ -106,6 +116,7 @@ def test_an_emptied_prompt_gives_one_sentence_and_can_be_filled_again(open_page)
 
 
 @pytest.mark.skipif(not shipped_runs(), reason="no run is shipped yet")
+@pytest.mark.slow
 @pytest.mark.parametrize("view", VIEWS)
 def test_the_shipped_model_is_what_opens(view, open_page):
     app = open_page(view, folder=CHECKPOINTS)
