@@ -8,13 +8,9 @@ With --to it is written for another library instead.
 from __future__ import annotations
 
 import argparse
-import ctypes
-import sys
 from pathlib import Path
 
 from ..folding import MAY_CHANGE
-
-_M_MMAP_THRESHOLD = -3  # of malloc.h
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -52,10 +48,11 @@ def run(args: argparse.Namespace) -> int:
     from ..equivalence import by_kind
     from ..exporting import export
     from ..files import read_text
+    from ..memory import give_memory_back_at_once
     from ..reference import load_reference
     from ..tables import console, key_value_table, table
 
-    _give_memory_back_at_once()
+    give_memory_back_at_once()
     conversion = convert(
         args.source,
         tokenizer=args.tokenizer,
@@ -97,12 +94,6 @@ def run(args: argparse.Namespace) -> int:
     n_sites = sum(map(len, certificate.tables.values()))
     out.print(f"equal: all {n_sites} sites are within what is allowed; written to {args.out}.")
     return 0
-
-
-def _give_memory_back_at_once() -> None:
-    """glibc learns to keep what large weights free, a third more than a proof ever uses."""
-    if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "mallopt"):
-        libc.mallopt(_M_MMAP_THRESHOLD, 4 * 2**20)
 
 
 def _scale(text: str) -> float | str:

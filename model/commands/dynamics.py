@@ -45,9 +45,11 @@ def run(args: argparse.Namespace) -> int:
 
     from ..errors import ModelError
     from ..files import write_text
+    from ..memory import give_memory_back_at_once
     from ..snapshots import RESULTS, Snapshots
     from ..tables import console, table
 
+    give_memory_back_at_once()
     try:
         series = [Snapshots(path) for path in args.runs]
         how = {"text": args.text, "n_windows": args.windows, "tuned_steps": args.tuned_steps}

@@ -46,7 +46,9 @@ def measure(run: Path, threads: int) -> None:
     """What the command does, in this process; prints a line a step and its own peak at the end."""
     import interp
     from model import Snapshots
+    from model.memory import give_memory_back_at_once
 
+    give_memory_back_at_once()
     torch.set_num_threads(threads)
     series = Snapshots(run)
     excerpts = series.excerpts(128, run / "text")
