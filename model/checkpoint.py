@@ -280,7 +280,7 @@ def _read(path: Path, *, with_tensors: bool) -> Weights:
                 )
             config = GPTConfig.from_dict(json.loads(metadata["config"]))
             _check_shapes(path, config, {k: file.get_slice(k).get_shape() for k in file.keys()})  # noqa: SIM118 (no mapping)
-            tensors = {k: file.get_tensor(k) for k in file.keys()} if with_tensors else {}  # noqa: SIM118
+            tensors = {k: file.get_tensor(k) for k in file.keys()} if with_tensors else {}  # noqa: SIM118 (no mapping)
             return Weights(config, int(metadata["step"]), metadata["sha256"], tensors)
     except FileNotFoundError:
         raise ModelError(f"{path} is missing: restore the file or train again.") from None

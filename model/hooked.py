@@ -56,8 +56,13 @@ def load(
         run = Run.open(path)
         weights, tokenizer, name = run.weights(step), run.tokenizer(), run.name
     model = dated(to_hooked(weights.to_gpt(dtype), tokenizer, name=name), weights.step)
-    model.checkpoint_hash = weights.sha256  # type: ignore[assignment]
+    hashed(model, weights.sha256)
     return model
+
+
+def hashed(model: HookedTransformer, sha256: str) -> None:
+    """Note on a model which weights it holds, as `model.checkpoint_hash`."""
+    model.checkpoint_hash = sha256  # type: ignore[assignment]  (no tensor, no module)
 
 
 def dated(model: HookedTransformer, step: int) -> HookedTransformer:
@@ -89,7 +94,7 @@ def to_hooked(
     model = _empty(hooked_config(gpt.config, weight.dtype, weight.device, name), tokenizer)
     put_weights(model, gpt, share_weights=share_weights)
     if not share_weights:
-        model.checkpoint_hash = tensors_sha256(gpt.state_dict())  # type: ignore[assignment]
+        hashed(model, tensors_sha256(gpt.state_dict()))
     return model
 
 
@@ -138,7 +143,7 @@ def hooked_config(
         attn_only=config.attn_only,
         eps=config.eps,
         use_attn_scale=True,
-        attn_scale=config.attn_scale,  # type: ignore[arg-type]
+        attn_scale=config.attn_scale,  # type: ignore[arg-type]  (settled by GPTConfig: never None)
         scale_attn_by_inverse_layer_idx=config.scale_attn_by_inverse_layer_idx,
         normalization_type="LN",
         positional_embedding_type="standard",

@@ -50,7 +50,7 @@ class Muon(torch.optim.Optimizer):
         super().__init__(params, defaults)
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]  (torch overloads it)
         loss = closure() if closure is not None else None
         by_shape: dict[tuple[int, ...], list[tuple[Tensor, Tensor, dict[str, Any]]]]
         by_shape = defaultdict(list)

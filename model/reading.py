@@ -227,7 +227,7 @@ def _read_pickle(path: Path, *, mmap: bool) -> Any:
                 "save `model.state_dict()` instead."
             )
         stand_ins = [(FieldsOnly, name) for name in names]
-        with warnings.catch_warnings(), torch.serialization.safe_globals(stand_ins):  # type: ignore[arg-type]
+        with warnings.catch_warnings(), torch.serialization.safe_globals(stand_ins):  # type: ignore[arg-type]  (pairs are allowed since torch 2.5)
             warnings.simplefilter("ignore")  # on pickle protocols; what matters raises
             return torch.load(path, map_location="cpu", weights_only=True, mmap=mmap)
     except ModelError:

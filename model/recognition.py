@@ -178,7 +178,7 @@ def _pattern(template: str, dialect: Dialect) -> re.Pattern[str]:
 def spellings(template: str) -> Iterator[str]:
     """Every way to read the (a|b) of a template."""
     pieces = re.split(r"\(([^)]*)\)", template)
-    pieces[::2] = [[piece] for piece in pieces[::2]]  # type: ignore[assignment]
+    pieces[::2] = [[piece] for piece in pieces[::2]]  # type: ignore[assignment]  (strings and lists)
     choices = [piece.split("|") if isinstance(piece, str) else piece for piece in pieces]
     for choice in itertools.product(*choices):
         yield "".join(choice)

@@ -132,7 +132,7 @@ class Snapshots:
 
         Cost: one read of the file; of memory one copy of the weights besides the model.
         """
-        from .hooked import dated, put_weights, to_hooked
+        from .hooked import dated, hashed, put_weights, to_hooked
 
         weights = self.run.weights(step)
         gpt = weights.to_gpt(self.dtype)
@@ -140,7 +140,7 @@ class Snapshots:
             self._model = to_hooked(gpt, self.run.tokenizer(), name=self.name)
         else:
             put_weights(self._model, gpt)
-        self._model.checkpoint_hash = weights.sha256  # type: ignore[assignment]
+        hashed(self._model, weights.sha256)
         return dated(self._model, step)
 
     @cached_property

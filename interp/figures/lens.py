@@ -202,14 +202,7 @@ def lens_followed(
         title=f"probability of {escaped(visible(word))} (rank 0 is the likeliest)",
         range=[-0.04, 1.04],
     )
-    figure.update_yaxes(
-        title="stream state, after",
-        tickvals=list(range(len(states))),
-        ticktext=names,
-        range=[-0.5, len(states) - 0.5],
-        showgrid=False,
-        zeroline=False,
-    )
+    figure.update_yaxes(**_states_axis(names))
     return figure
 
 
@@ -252,15 +245,19 @@ def lens_path(
     reach = float(np.abs(values).max(initial=0.0)) * 1.3 or 1.0
     name = escaped(f"logit({visible(vocabulary[target])}) − logit({visible(vocabulary[contrast])})")
     figure.update_xaxes(title=f"{name} (logits)", range=[-reach, reach], zeroline=True)
-    figure.update_yaxes(
-        title="stream state, after",
-        tickvals=list(range(len(states))),
-        ticktext=names,
-        range=[-0.5, len(states) - 0.5],
-        showgrid=False,
-        zeroline=False,
-    )
+    figure.update_yaxes(**_states_axis(names))
     return figure
+
+
+def _states_axis(names: Sequence[str]) -> dict[str, Any]:
+    return {
+        "title": "stream state, after",
+        "tickvals": list(range(len(names))),
+        "ticktext": names,
+        "range": [-0.5, len(names) - 0.5],
+        "showgrid": False,
+        "zeroline": False,
+    }
 
 
 def _cell(result: xr.Dataset, state: str, pos: int, *, keep_states: bool = False) -> Any:
