@@ -118,7 +118,7 @@ with left:
     st.subheader("Heads", anchor=False)
     score = st.segmented_control(
         "Score", list(HEADS), key="score", bind="query-params", required=True,
-        default="induction",
+        default="previous token",
     )  # fmt: skip
     page.draw(
         "heads",
