@@ -7,14 +7,11 @@ Neurons that write where the unembedding hardly reads, and so act on confidence 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
 import xarray as xr
-from jaxtyping import Float, Int
+from jaxtyping import Int
 from torch import Tensor
 
 from interp.circuits import token_vectors
@@ -23,6 +20,7 @@ from interp.direct import need_mlp
 from interp.engine import program_of, trace
 from interp.errors import InputError
 from interp.inputs import token_strings, vocabulary
+from interp.neuron_tally import NeuronTally
 from interp.norms import norms
 from interp.readout import readout
 from interp.replay import Progress
@@ -33,42 +31,6 @@ from interp.weights import Weights
 
 if TYPE_CHECKING:
     from transformer_lens import HookedTransformer
-
-
-@dataclass(frozen=True, eq=False)
-class _Seen:
-    """What some windows showed of every neuron; two of them add up.
-
-    `best` holds the largest activations, one a window at most, with where they were: `window` in
-    the corpus and `pos` in it.
-    """
-
-    tokens: int
-    total: Float[Tensor, "layer neuron"]
-    squares: Float[Tensor, "layer neuron"]
-    histogram: Float[Tensor, "layer neuron bin"]
-    best: Float[Tensor, "layer neuron top"]
-    window: Int[Tensor, "layer neuron top"]
-    pos: Int[Tensor, "layer neuron top"]
-
-    def and_then(self, other: _Seen, top: int) -> _Seen:
-        best = torch.cat([self.best, other.best], dim=-1)
-        window = torch.cat([self.window, other.window], dim=-1)
-        pos = torch.cat([self.pos, other.pos], dim=-1)
-        # Largest first, and of equals the earliest window, however the corpus was shared out.
-        by_window = window.argsort(dim=-1, stable=True)
-        order = by_window.gather(
-            -1, best.gather(-1, by_window).argsort(dim=-1, descending=True, stable=True)
-        )[..., :top]
-        return _Seen(
-            self.tokens + other.tokens,
-            self.total + other.total,
-            self.squares + other.squares,
-            self.histogram + other.histogram,
-            best.gather(-1, order),
-            window.gather(-1, order),
-            pos.gather(-1, order),
-        )
 
 
 def neuron_statistics(
@@ -101,8 +63,8 @@ def neuron_statistics(
         InputError: a model without MLPs, top or bins below 1, limits out of order, or whatever
             `interp.corpus.windows` raises.
 
-    Cost: one forward pass and less than half as much again; memory of a batch's activations and
-    n_layers * d_mlp * (bins + 3 top) numbers, however long the corpus. Several processes share
+    Cost: one forward pass and about a third as much again; memory of a batch's activations and
+    n_layers * d_mlp * (bins + 2 top) numbers, however long the corpus. Several processes share
     the work (`interp.corpus`).
     """
     need_mlp(model)
@@ -113,114 +75,67 @@ def neuron_statistics(
             "limits in ascending order are needed."
         )
     text = windows(model, corpus, length=length)
-    program, seen = program_of(model), None
+    tallies = [
+        NeuronTally.empty(
+            model.cfg.d_mlp or 0,
+            top=top,
+            bins=bins,
+            limits=limits,
+            dtype=model.cfg.dtype,
+            device=model.cfg.device,
+        )
+        for _ in range(model.cfg.n_layers)
+    ]
+    program = program_of(model)
     for first, ids in text.batches(batch_size, progress):
-        layer = partial(_layer, first=first, top=top, bins=bins, limits=limits)
-        layers = _each_layer(program, ids.to(model.cfg.device), layer, _least_kept(seen, top))
-        tables = (torch.stack(table) for table in zip(*layers, strict=True))
-        part = _Seen(ids.numel(), *tables)
-        seen = part if seen is None else seen.and_then(part, top)
-    parts = [part for part in from_all(seen) if part is not None]
-    whole = parts[0]
-    for part in parts[1:]:
-        whole = whole.and_then(part, top)
-    return _statistics(model, text, whole, bins, limits)
+        _tally(program, ids.to(model.cfg.device), tallies, first)
+    by_layer = zip(*from_all([tally.cpu() for tally in tallies]), strict=True)
+    return _statistics(model, text, [NeuronTally.joined(parts) for parts in by_layer])
 
 
-def _each_layer(
+def _tally(
     program: Weights | Shell,
     ids: Int[Tensor, "batch pos"],
-    layer: Callable[..., tuple[Tensor, ...]],
-    least: Float[Tensor, "layer neuron top"] | None,
-) -> list[tuple[Tensor, ...]]:
-    """`layer` of each layer's activations, while they are still in the processor's cache."""
-    found: list[tuple[Tensor, ...]] = []
-    n_layers = program.cfg.n_layers
+    tallies: list[NeuronTally],
+    first: int,
+) -> None:
+    """Count each layer's activations as they come, while they are in the processor's cache."""
 
     def tap(site: Site, value: Tensor) -> Tensor:
-        if site.kind == "mlp_post":
-            found.append(layer(value, None if least is None else least[len(found), :, -1]))
-            if len(found) == n_layers:
+        if site.kind == "mlp_post" and site.layer is not None:
+            tallies[site.layer].add(value, first)
+            if site.layer == len(tallies) - 1:
                 raise _AllSeen
         return value
 
     with torch.no_grad(), contextlib.suppress(_AllSeen):
         program.run(ids, tap)
-    return found
 
 
 class _AllSeen(Exception):  # noqa: N818 (no error: a way out)
     """Ends a forward pass behind the last MLP: what follows is not asked for."""
 
 
-def _layer(
-    post: Float[Tensor, "batch pos neuron"],
-    least: Float[Tensor, " neuron"] | None,
-    *,
-    first: int,
-    top: int,
-    bins: int,
-    limits: tuple[float, float],
-) -> tuple[Tensor, ...]:
-    """One batch's part of everything in `_Seen` for one layer, on the CPU.
-
-    Args:
-        least: what an activation must exceed to be among the strongest so far; None while there
-            is room for any. The position of others is not looked up.
-    """
-    low, high = limits
-    n_neurons, steps = post.shape[-1], bins / (high - low)
-    zero_bin = post.new_tensor(-low * steps)
-    # Small numbers are counted faster.
-    dtype = torch.int16 if n_neurons * bins <= 2**15 else torch.int32
-    own_bins = torch.arange(n_neurons, device=post.device).mul_(bins).to(dtype)
-    histogram = torch.zeros(n_neurons * bins, dtype=torch.long, device=post.device)
-    sums = torch.zeros(2, n_neurons, dtype=torch.double, device=post.device)
-    # A few windows at a time stay in the processor's cache, which makes this twice as fast.
-    peaks = []
-    for some in post.split(8):
-        peaks.append(some.amax(dim=1))
-        bin = torch.add(zero_bin, some, alpha=steps).clamp_(0, bins - 1).to(dtype)
-        histogram += torch.bincount(bin.add_(own_bins).flatten(), minlength=len(histogram))
-        sums[0] += some.sum((0, 1))
-        sums[1] += (some * some).sum((0, 1))
-    strongest = torch.cat(peaks).T.contiguous().sort(descending=True, stable=True)
-    best, window = strongest.values[:, :top], strongest.indices[:, :top]
-    pos = torch.zeros_like(window)
-    enters = torch.ones_like(best, dtype=torch.bool)
-    if least is not None:
-        enters = best > least[:, None].to(best)
-    neuron, rank = enters.nonzero(as_tuple=True)
-    pos[neuron, rank] = post[window[neuron, rank], :, neuron].argmax(-1)
-    parts = (*sums, histogram.view(-1, bins).double(), best, window + first, pos)
-    return tuple(part.cpu() for part in parts)
-
-
-def _least_kept(seen: _Seen | None, top: int) -> Float[Tensor, "layer neuron top"] | None:
-    """The strongest so far; None while there is still room."""
-    return None if seen is None or seen.best.shape[-1] < top else seen.best
-
-
-def _statistics(
-    model: HookedTransformer,
-    text: Windows,
-    seen: _Seen,
-    bins: int,
-    limits: tuple[float, float],
-) -> xr.Dataset:
+def _statistics(model: HookedTransformer, text: Windows, seen: list[NeuronTally]) -> xr.Dataset:
     dims, ranked = ("layer", "neuron"), ("layer", "neuron", "top")
-    mean = seen.total / seen.tokens
-    variance = (seen.squares / seen.tokens - mean.square()).clamp_min(0)
-    edges = torch.linspace(*limits, bins + 1)
+
+    def of_layers(name: str) -> Tensor:
+        return torch.stack([getattr(tally, name) for tally in seen])
+
+    mean = of_layers("total") / text.rows.size
+    variance = (of_layers("squares") / text.rows.size - mean.square()).clamp_min(0)
+    edges = torch.linspace(*seen[0].limits, seen[0].count.shape[1] + 1)
+    found = slice(min(seen[0].best.shape[1], len(text)))
+    token = of_layers("token")[..., found]
     return labelled_set(
         model,
         {
             "mean": (mean, dims, "activation"),
             "std": (variance.sqrt(), dims, "activation"),
-            "count": (seen.histogram, (*dims, "bin"), "tokens"),
-            "activation": (seen.best, ranked, "activation"),
-            "window": (seen.window, ranked, "window index"),
-            "at_pos": (seen.pos, ranked, "position"),
+            "count": (of_layers("count").double(), (*dims, "bin"), "tokens"),
+            "activation": (of_layers("best")[..., found], ranked, "activation"),
+            "window": (token // text.length, ranked, "window index"),
+            "at_pos": (token % text.length, ranked, "position"),
         },
         coords={"bin_low": ("bin", edges[:-1]), "bin_high": ("bin", edges[1:])},
         windows=len(text),
