@@ -5,6 +5,7 @@ The sidebar holds what everybody looks at; each page in `views/` asks one questi
 
 from __future__ import annotations
 
+import sys
 import time
 
 import streamlit as st
@@ -32,6 +33,7 @@ ICON = """<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 32 32">
 CSS = """
 [data-testid=stMainBlockContainer] { padding: 2.5rem 2.5rem 3rem; max-width: 1500px; }
 [data-testid=stSidebarUserContent] { padding-top: 0.5rem; }
+.st-key-ahead { display: none; }
 /* In a narrow window columns stand below each other, and charts with a label for each token scroll
    instead of shrinking until the labels collide. */
 @media (max-width: 1150px) {
@@ -55,8 +57,13 @@ def main() -> None:
 
 def show(page: st.Page) -> None:
     """The sidebar, the prompt and the page; or, in their place, one sentence on what is wrong."""
-    # The frame of the page is on the screen before this: PyTorch takes seconds to import.
+    # The frame of the page is on the screen before this: PyTorch takes seconds to import. Meanwhile
+    # the browser has a chart to draw, unseen, for which it must fetch what all charts need.
+    ahead = st.empty()
+    if "foundations" not in sys.modules:
+        ahead.plotly_chart({"data": [{}]}, key="ahead")
     with st.spinner("Starting …"):
+        import foundations  # noqa: F401 - first, to gather all that the others import
         from bringing import brought
         from interp import InputError
         from literal import literal
@@ -65,6 +72,7 @@ def show(page: st.Page) -> None:
         from runs import offered
         from selection import choose, show_prompt
 
+    ahead.empty()
     needs, began = PAGES[page.title][2], time.monotonic()
     try:
         selection = choose(offered() | brought(), needs)
