@@ -49,7 +49,9 @@ export default function ({ data, parentElement, setTriggerValue }) {
       strip.setAttribute("aria-activedescendant", strip.children[pos].id);
     }
   };
-  Object.assign(state, { pos: data.pos, layer: data.layer, n: data.tokens.length });
+  Object.assign(state, { layer: data.layer, n: data.tokens.length });
+  // While somebody walks on, what the server says is where they were.
+  if (!state.timer) state.pos = data.pos;
   strip.setAttribute("aria-label", data.name);
   strip.replaceChildren(...data.tokens.map((text, i) => {
     const span = document.createElement("span");
@@ -63,16 +65,20 @@ export default function ({ data, parentElement, setTriggerValue }) {
     span.onclick = () => { strip.focus(); move(i); };
     return span;
   }));
-  mark(data.pos);
+  mark(state.pos);
   root.querySelector(".legend").textContent = data.legend;
 
   function move(pos) {
     if (pos < 0 || pos >= state.n) return;
     state.pos = pos;
     mark(pos);
-    // A held key moves the mark at once and asks the server only where it stops.
+    // A held key moves the mark at once; the server is asked at the start and where it stops.
+    if (!state.timer) setTriggerValue("pos", state.asked = pos);
     clearTimeout(state.timer);
-    state.timer = setTimeout(() => setTriggerValue("pos", pos), 90);
+    state.timer = setTimeout(() => {
+      state.timer = null;
+      if (state.pos !== state.asked) setTriggerValue("pos", state.asked = state.pos);
+    }, 120);
   }
   strip.onkeydown = (event) => {
     const steps = { ArrowLeft: -1, ArrowRight: 1 };
