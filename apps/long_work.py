@@ -35,19 +35,26 @@ def long_work(
     kept: list[Answer],
     work: Callable[[Progress], Answer],
     meanwhile: Callable[[], None],
+    *,
+    begin: str,
+    of: str,
+    unasked: bool,
 ) -> Answer | None:
-    """The answer, or None when the person stopped the work.
+    """The answer, or None while nobody has asked for the work, or when the person stopped it.
 
     Args:
         question: what tells this work from all other.
         kept: where the answer is, or will be.
         work: given a function to report progress to.
         meanwhile: shows what can be had at once; called when the work turns out to be long.
+        begin: what the button says that starts the work.
+        of: what the work does one after the other, in the plural.
+        unasked: start without that button.
     """
     if kept:
         return kept[0]
-    if st.session_state.get("stopped") == question:
-        st.button("Run the exact sweep", key="run_again", on_click=_forget)
+    if not st.session_state.get("wanted_work", {}).get(question, unasked):
+        st.button(begin, key="begin", on_click=_want, args=(question, True))
         return None
     place, began = st.empty(), time.monotonic()
     bar = None
@@ -59,18 +66,14 @@ def long_work(
                 return
             with place.container():
                 bar = st.progress(0.0)
-                st.button("Stop", key="stop", on_click=_stop, args=(question,))
+                st.button("Stop", key="stop", on_click=_want, args=(question, False))
                 meanwhile()
-        bar.progress(done / total, text=f"{done} of {total} runs")
+        bar.progress(done / total, text=f"{done} of {total} {of}")
 
     kept.append(work(progress))
     place.empty()
     return kept[0]
 
 
-def _stop(question: str) -> None:
-    st.session_state["stopped"] = question
-
-
-def _forget() -> None:
-    del st.session_state["stopped"]
+def _want(question: str, wanted: bool) -> None:
+    st.session_state.setdefault("wanted_work", {})[question] = wanted

@@ -19,7 +19,15 @@ def show_paths(page: Worksheet, pair: Any, metric: Any, base: float, source: flo
         pair, metric: answers of this page, as `path_patching` takes them.
         base, source: the metric of the unpatched runs.
     """
-    st.subheader("One path at a time", anchor=False)
+    # Closed, it costs nothing: every edge of the model takes longer than the map above it.
+    asked = any(key in st.query_params for key in ("sender", "receiver"))
+    place = st.expander("One path at a time", asked, key="paths", on_change="rerun")
+    if place.open:
+        with place:
+            _show(page, pair, metric, base, source)
+
+
+def _show(page: Worksheet, pair: Any, metric: Any, base: float, source: float) -> None:
     st.markdown(
         "A path gives one receiver, and nothing else, what one sender wrote in the other run. "
         "Click a sender, then a receiver."

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import streamlit as st
@@ -109,12 +110,47 @@ class Worksheet:
             None when it was stopped; what `meanwhile` draws is then the page's.
         """
         given = (self.selection.model, *arguments)
-        words, source = self._call(analysis, given, settings)
+        begin = "Run the exact sweep"
+        return self._long(
+            name, analysis, given, settings, meanwhile, begin=begin, of="runs", how=how or {}
+        )
+
+    def sweep_steps(
+        self, name: str, analysis: Callable[..., Answer], series: Any, *, at_once: bool,
+        **settings: Any,
+    ) -> Answer | None:  # fmt: skip
+        """Like `sweep`, over the snapshots of a run, and only when it is asked for.
+
+        Args:
+            at_once: do not wait until somebody asks.
+        """
+        return self._long(
+            name, analysis, (series,), settings, begin="Measure every snapshot", of="snapshots",
+            unasked=at_once,
+        )  # fmt: skip
+
+    def _long(
+        self,
+        name: str,
+        function: Callable[..., Answer],
+        given: tuple,
+        settings: Mapping[str, Any],
+        meanwhile: Callable[[Worksheet], None] = lambda sheet: None,
+        *,
+        begin: str,
+        of: str,
+        unasked: bool = True,
+        how: Mapping[str, Any] = MappingProxyType({}),
+    ) -> Answer | None:
+        words, source = self._call(function, given, settings)
         answer = long_work(
             f"{self._asked_of} {source}",
             _kept(self._asked_of, source),
-            lambda progress: analysis(*given, progress=progress, **settings, **(how or {})),
+            lambda progress: function(*given, progress=progress, **settings, **how),
             lambda: meanwhile(self._aside()),
+            begin=begin,
+            of=of,
+            unasked=unasked,
         )
         if answer is None:
             meanwhile(self)
@@ -232,26 +268,7 @@ class Worksheet:
         for check in self.checks:
             if not check.holds:
                 st.error(f"This check fails: {_in_words(check)}. Do not trust the numbers above.")
-        data, pictures, code, checks = st.tabs(["Data", "Figure", "Code", "Checks"])
-        with data:
-            offer_tables(self.results)
-        with pictures:
-            offer_pictures(self.drawn, CHART)
-        with code:
-            st.caption("Gives the numbers and figures of this page, pasted into Python here.")
-            st.code(self.code, language="python")
-        with checks:
-            st.table(
-                [
-                    {
-                        "what must hold": literal(check.sentence),
-                        "off by": f"{check.error:.2e}",
-                        "allowed": f"{check.tolerance:.0e}",
-                        "": "holds" if check.holds else "FAILS",
-                    }
-                    for check in self.checks
-                ]
-            )
+        _foot(self)
 
     def _import(self, function: Callable) -> str:
         name = function.__name__
@@ -291,6 +308,37 @@ def _kept(asked_of: str, question: str) -> list[Any]:
 @st.cache_resource(max_entries=64, show_spinner=False)
 def _figure(asked_of: str, question: str, _draw: Callable[[], Any]) -> Any:
     return _draw()
+
+
+# On its own, so that looking into a tab does not run the page; and only what is looked at is made,
+# which spares each move of the position half of what the browser would have to lay out.
+@st.fragment
+def _foot(page: Worksheet) -> None:
+    data, pictures, code, checks = st.tabs(
+        ["Data", "Figure", "Code", "Checks"], key="foot", on_change="rerun"
+    )
+    if data.open:
+        with data:
+            offer_tables(page.results)
+    if pictures.open:
+        with pictures:
+            offer_pictures(page.drawn, CHART)
+    if code.open:
+        with code:
+            st.caption("Gives the numbers and figures of this page, pasted into Python here.")
+            st.code(page.code, language="python")
+    if checks.open:
+        with checks:
+            st.table(list(map(_as_row, page.checks)))
+
+
+def _as_row(check: Check) -> dict[str, str]:
+    return {
+        "what must hold": literal(check.sentence),
+        "off by": f"{check.error:.2e}",
+        "allowed": f"{check.tolerance:.0e}",
+        "": "holds" if check.holds else "FAILS",
+    }
 
 
 def _in_words(check: Check) -> str:

@@ -13,6 +13,8 @@ from runs import shown_path
 from selection import current
 from worksheet import Worksheet
 
+BLOCKS, AT_ONCE = 128, 1e10
+"""windows that each snapshot reads, and the multiplications that nobody has to ask for"""
 KEPT = "dynamics/training_measures.safetensors"
 HEADS = {
     "previous token": "previous_token",
@@ -59,8 +61,13 @@ else:
     )
     path = shown_path(at.run.path)
     series = page.given("series", Snapshots(path), f"Snapshots({path!r})", path, "Snapshots")
-    with st.spinner("Measuring every snapshot …"):
-        measures = page.combine("measures", interp.track_training, series, cache=None)
+    work = len(at.run.steps) * BLOCKS * at.model.cfg.n_ctx * (at.model.cfg.n_params or 0)
+    measures = page.sweep_steps(
+        "measures", interp.track_training, series, at_once=work < AT_ONCE, cache=None
+    )
+    if measures is None:
+        page.close()
+        st.stop()
     runs = [measures]
 curves = page.combine("curves", interp.training_curves, *runs)
 points = page.combine("points", interp.change_points, curves)

@@ -40,11 +40,12 @@ def open_page(runs: Path, monkeypatch: pytest.MonkeyPatch) -> OpenPage:
     """`open_page("lens", prompt="ab")`: that page, as the link with these parameters shows it."""
     monkeypatch.syspath_prepend(str(APPS))
 
-    def open_page(view: str, *, folder: Path = runs, **query: Any) -> AppTest:
+    def open_page(view: str, *, folder: Path = runs, foot: str = "Code", **query: Any) -> AppTest:
         monkeypatch.setattr(sys, "argv", ["explorer.py", "--runs", str(folder)])
         app = AppTest.from_file(str(APPS / "explorer.py"), default_timeout=60)
         for name, value in query.items():
             app.query_params[name] = str(value)
+        app.session_state["foot"], app.session_state["paths"] = foot, True
         app.switch_page(f"views/{view}.py") if view != "predict" else None
         return app.run()
 

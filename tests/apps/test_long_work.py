@@ -33,7 +33,10 @@ def counting(monkeypatch: pytest.MonkeyPatch) -> AppTest:
                     st.stop()
             return 42
 
-        answer = long_work.long_work("the question", kept, work, lambda: st.text("an estimate"))
+        answer = long_work.long_work(
+            "the question", kept, work, lambda: st.text("an estimate"),
+            begin="Begin", of="counts", unasked=not st.session_state.get("on_request"),
+        )  # fmt: skip
         st.code(str(answer))
 
     return AppTest.from_function(script)
@@ -60,9 +63,16 @@ def test_stopped_work_rests_until_it_is_wanted(counting):
     assert app.code[0].value == "None"
     assert app.session_state["kept"] == []
     assert app.run().code[0].value == "None"
-    app.button(key="run_again").click().run()
+    app.button(key="begin").click().run()
     assert app.code[0].value == "42"
-    assert "stopped" not in app.session_state
+
+
+def test_work_on_request_waits_for_its_button(counting):
+    counting.session_state["on_request"] = True
+    app = counting.run()
+    assert app.code[0].value == "None"
+    app.button(key="begin").click().run()
+    assert app.code[0].value == "42"
 
 
 def test_a_sweep_that_was_cut_off_is_made_anew_and_a_whole_one_is_kept(
@@ -108,7 +118,7 @@ def test_a_sweep_that_was_cut_off_is_made_anew_and_a_whole_one_is_kept(
     namespace: dict[str, Any] = {}
     exec(app.code[-1].value, namespace)
     assert "activation_patching(" not in app.code[-1].value
-    app.button(key="run_again").click().run()
+    app.button(key="begin").click().run()
     assert len(calls) == 4
     assert sentences(app) == []
     assert "ESTIMATED" not in str(charts(app))

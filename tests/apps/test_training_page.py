@@ -82,3 +82,11 @@ def test_numbers_of_other_weights_are_told(measured, open_page):
         assert "This check fails" in told
     finally:
         path.write_bytes(kept)
+
+
+def test_long_measuring_waits_until_it_is_asked_for(tmp_path, open_page):
+    write_run(tmp_path / "large", n_layers=3, n_heads=2, d_model=160, d_mlp=1000)
+    app = open_page("training", folder=tmp_path)
+    assert sentences(app) == []
+    assert app.button(key="begin").label == "Measure every snapshot"
+    assert not charts(app)
