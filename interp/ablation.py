@@ -23,9 +23,9 @@ from interp.errors import InputError
 from interp.inputs import Input, to_ids
 from interp.metrics import Metric, as_metric
 from interp.replay import DEFAULT_MEMORY, Progress, sites_read
-from interp.results import labelled
+from interp.result_sets import labelled_set
 from interp.sites import Site, sites_of
-from interp.sweep import Donor, Over, grid, runs_at, sweep
+from interp.sweep import Donor, Over, grid, sweep
 
 if TYPE_CHECKING:
     from transformer_lens import HookedTransformer
@@ -83,7 +83,7 @@ def ablation(
             f"Ablation by {by!r} was asked for, but a site can be ablated by 'mean', 'resample' "
             "or 'zero': choose one."
         )
-    raw = sweep(
+    scores = sweep(
         base,
         donor,
         cells,
@@ -91,18 +91,18 @@ def ablation(
         batch_size=batch_size,
         max_memory=max_memory,
         progress=progress,
-    )[0]
-    runs = runs_at(base, None, scored.pos)
-    of_base = scored(runs.base, torch.arange(len(base.ids), device=base.ids.device), runs)
-    change = raw - of_base.view(-1, *(1,) * len(cells.axes))
-    result = labelled(
+    )
+    raw, of_base = scores.edited[0], scores.base[0]
+    dims = ("batch", *cells.axes)
+    result = labelled_set(
         model,
-        raw,
-        ("batch", *cells.axes),
-        name=scored.name,
-        units=scored.units,
+        {
+            "raw": (raw, dims, scored.units),
+            "base": (of_base, ("batch",), scored.units),
+            "change": (raw - of_base.view(-1, *(1,) * len(cells.axes)), dims, scored.units),
+        },
         ids=base.ids,
-        coords={axis: indices.cpu().numpy() for axis, indices in cells.axes.items()},
+        coords=cells.coords,
         ablation=by,
         each_position=each_position,
         seed=seed,
@@ -111,16 +111,7 @@ def ablation(
         window=window,
         scored_position=scored.pos,
     )
-    units = {"units": scored.units}
-    return xr.Dataset(
-        {
-            "raw": result.variable,
-            "base": (("batch",), of_base.cpu().numpy(), units),
-            "change": (result.dims, change.cpu().numpy(), units),
-        },
-        coords=result.coords,
-        attrs=result.attrs | {"metric": scored.name},
-    )
+    return result.assign_attrs(metric=scored.name)
 
 
 def _zeros(base: Trace, kinds: Collection[str]) -> Donor:

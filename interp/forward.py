@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeAlias
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
@@ -57,7 +58,7 @@ def linear(
     x: Float[Tensor, "... d_in"], W: Float[Tensor, "d_in d_out"], b: Float[Tensor, " d_out"]
 ) -> Float[Tensor, "... d_out"]:
     """x @ W + b in one pass."""
-    return torch.addmm(b, x.flatten(0, -2), W).unflatten(0, x.shape[:-1])
+    return F.linear(x, W.T, b)
 
 
 def project_qkv(

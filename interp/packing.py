@@ -82,9 +82,9 @@ class Tokens:
         row, pos = torch.cat([self.row, later.row]), torch.cat([self.pos, later.pos])
         return Tokens(row, pos, self.n_pos)
 
-    def kept(self, keep: Bool[Tensor, " token"]) -> Tokens:
-        """Only the tokens at which `keep` is true."""
-        return Tokens(self.row[keep], self.pos[keep], self.n_pos)
+    def at(self, where: Tensor | slice) -> Tokens:
+        """Only the tokens at these places."""
+        return self if where is EVERY else Tokens(self.row[where], self.pos[where], self.n_pos)
 
     def find(
         self, key: Int[Tensor, " other"]

@@ -18,12 +18,13 @@ from torch import Tensor
 
 from interp.engine import Trace, trace
 from interp.fractions import recovered
-from interp.inputs import Contrast, token_strings
+from interp.inputs import Contrast
 from interp.metrics import Metric, as_metric
 from interp.replay import DEFAULT_MEMORY, Progress, sites_read
-from interp.results import labelled
+from interp.result_sets import labelled_set
+from interp.results import prompt_strings
 from interp.sites import Site
-from interp.sweep import Donor, Grid, Over, grid, runs_at, sweep
+from interp.sweep import Donor, Grid, Over, grid, sweep
 
 if TYPE_CHECKING:
     from transformer_lens import HookedTransformer
@@ -55,10 +56,11 @@ def activation_patching(
         metric: one of `interp.metrics`, or a function from logits [row, d_vocab_out] at the last
             position to [row]; or several of these.
         kinds: a site kind, or several that are patched together in each cell, such as
-            `{"q", "k"}`.
+            `("q", "k")`.
         over: the axes of the grid, such as `("layer", "head", "pos")`, or a mapping from axes to
-            the indices to visit; every other axis is patched as a whole. Left out: layer and
-            head for q, k, v, z and pattern, otherwise layer and pos.
+            the indices to visit; every other axis is patched as a whole. With "kind" among them
+            each kind is patched by itself, which takes less time than a call for each. Left
+            out: layer and head for q, k, v, z and pattern, otherwise layer and pos.
         window: patch this many layers together, from each cell's layer on.
         batch_size: most runs (cells times pairs) at once; left to `max_memory` if None.
         max_memory: about how many bytes the runs computed at once may take.
@@ -83,7 +85,7 @@ def activation_patching(
     metrics = [as_metric(m) for m in (metric if isinstance(metric, Sequence) else [metric])]
     cells = grid(model.cfg, contrast.base.shape[1], kinds, over, window)
     source, base = both_runs(model, contrast, sites_read(model.cfg, cells.kinds))
-    raw = sweep(
+    scores = sweep(
         base,
         from_source(source, contrast),
         cells,
@@ -93,6 +95,7 @@ def activation_patching(
         max_memory=max_memory,
         progress=progress,
     )
+    assert scores.source is not None
     settings = {
         "ablation": "values of the source run",
         "kinds": cells.kinds,
@@ -100,14 +103,12 @@ def activation_patching(
         "window": window,
         "scored_position": tuple(m.pos for m in metrics) if several else metrics[0].pos,
     }
-    parts = []
-    for m, values in zip(metrics, raw, strict=True):
-        runs = runs_at(base, source, m.pos)
-        everyone = torch.arange(len(base.ids), device=base.ids.device)
-        of_base = m(runs.base, everyone, runs)
-        assert runs.source is not None
-        of_source = m(runs.source, everyone, runs)
-        parts.append(_dataset(model, contrast, m, cells, values, of_base, of_source, settings))
+    parts = [
+        _dataset(model, contrast, m, cells, edited, of_base, of_source, settings)
+        for m, edited, of_base, of_source in zip(
+            metrics, scores.edited, scores.base, scores.source, strict=True
+        )
+    ]
     if not several:
         return parts[0]
     names = xr.DataArray([m.name for m in metrics], dims="metric", name="metric")
@@ -154,37 +155,22 @@ def _dataset(
 ) -> xr.Dataset:
     """One metric's results, labelled."""
     axes = tuple(cells.axes)
-    coords = {axis: indices.cpu().numpy() for axis, indices in cells.axes.items()}
     dims = ("batch", *axes)
-    raw = labelled(
+    shares = recovered(edited, of_base, of_source, metric.floor)
+    result = labelled_set(
         model,
-        edited,
-        dims,
-        name=metric.name,
-        units=metric.units,
+        {
+            "raw": (edited, dims, metric.units),
+            "base": (of_base, ("batch",), metric.units),
+            "source": (of_source, ("batch",), metric.units),
+            "fraction": (shares.each, dims, "1"),
+            "pooled_fraction": (shares.pooled, axes, "1"),
+        },
         ids=contrast.base,
-        coords=coords,
+        coords=cells.coords,
         **settings,
     )
-    shares = recovered(edited, of_base, of_source, metric.floor)
-
-    def variable(dims: tuple[str, ...], values: Tensor, **attrs: str) -> tuple[Any, ...]:
-        return dims, values.detach().cpu().numpy(), attrs
-
-    return xr.Dataset(
-        {
-            "raw": raw.variable,
-            "base": variable(("batch",), of_base, units=metric.units),
-            "source": variable(("batch",), of_source, units=metric.units),
-            "fraction": variable(dims, shares.each, units="1", undefined=shares.undefined),
-            "pooled_fraction": variable(
-                axes, shares.pooled, units="1", undefined=shares.pooled_undefined
-            ),
-        },
-        coords=raw.coords,
-        attrs=raw.attrs
-        | {
-            "metric": metric.name,
-            "source_prompt": ["".join(token_strings(model, ids)) for ids in contrast.source],
-        },
-    )
+    result.variables["fraction"].attrs["undefined"] = shares.undefined
+    result.variables["pooled_fraction"].attrs["undefined"] = shares.pooled_undefined
+    texts = ["".join(row) for row in prompt_strings(model, contrast.source)]
+    return result.assign_attrs(metric=metric.name, source_prompt=texts)

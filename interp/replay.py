@@ -103,6 +103,7 @@ def replay_rows(
     scored: Int[Tensor, " scored"],
     read: Read,
     *,
+    unedited: Float[Tensor, "batch ..."] | None = None,
     batch_size: int | None = None,
     max_memory: int = DEFAULT_MEMORY,
     progress: Progress | None = None,
@@ -115,6 +116,7 @@ def replay_rows(
         edits: what the rows change; a row without any equals the base run.
         scored: positions whose logits are wanted, ascending.
         read: called for some rows at a time, so that never all logits are in memory.
+        unedited: what `read` keeps of the base run, if that is known.
         batch_size, max_memory: as in `replay`.
         progress: called after each batch of rows.
     """
@@ -131,9 +133,11 @@ def replay_rows(
     ranked = [_ranked(edit, rank) for edit in edits]
     size = batch_size or max(1, max_memory // _row_bytes(base, end, len(scored)))
     with torch.no_grad():
+        if unedited is None:
+            everyone = torch.arange(len(base.ids), device=batch.device)
+            unedited = read(base.logits_at(scored), everyone)
         # Rows that cannot differ from the base run are the base run.
-        of_base = read(base.logits_at(scored), torch.arange(len(base.ids), device=batch.device))
-        kept = of_base[batch]
+        kept = unedited[batch]
         for start in range(0, len(order), size):
             rows = order[start : start + size]
             chunk = [_between(edit, start, start + len(rows)) for edit in ranked]

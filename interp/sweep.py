@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -15,7 +16,7 @@ from interp.errors import InputError
 from interp.metrics import Metric, Runs
 from interp.packing import Edit
 from interp.replay import DEFAULT_MEMORY, Progress, replay_rows, scored_positions
-from interp.sites import SITE_KINDS, Site, heads_at, kind_named, kinds_of
+from interp.sites import SITE_KINDS, Site, heads_at, kind_named, kinds_of, whole_site
 
 if TYPE_CHECKING:
     from transformer_lens import HookedTransformerConfig
@@ -41,7 +42,8 @@ class Grid:
     """The cells of a sweep.
 
     Attributes:
-        kinds: the site kinds that are edited together in every cell.
+        kinds: the site kinds that are edited together in every cell, or each by itself where
+            "kind" is a swept axis.
         axes: the swept axes in order, each with the indices it takes; all other axes of a site
             are edited as a whole.
         window: how many layers are edited together, from a cell's layer on.
@@ -55,6 +57,14 @@ class Grid:
     def shape(self) -> tuple[int, ...]:
         """Cells along each axis."""
         return tuple(len(indices) for indices in self.axes.values())
+
+    @property
+    def coords(self) -> dict[str, np.ndarray]:
+        """What stands along each axis: indices, and names along "kind"."""
+        coords = {axis: indices.cpu().numpy() for axis, indices in self.axes.items()}
+        if "kind" in coords:
+            coords["kind"] = np.array(self.kinds)[coords["kind"]]
+        return coords
 
     @property
     def n_cells(self) -> int:
@@ -79,9 +89,10 @@ def grid(
         cfg: the model's shape.
         n_pos: the prompts' length.
         kinds: one site kind, or several that are edited together.
-        over: axes that every kind has, from layer, head, pos, query_pos, key_pos and neuron;
-            or a mapping from axes to the indices to visit (None for all). Left out: layer and
-            head for q, k, v, z and pattern, otherwise layer and pos.
+        over: axes that every kind has, from layer, head, pos, query_pos, key_pos and neuron,
+            and "kind" to edit each kind by itself; or a mapping from axes to the indices to
+            visit (None for all). Left out: layer and head for q, k, v, z and pattern, otherwise
+            layer and pos.
         window: layers edited together.
 
     Raises:
@@ -102,6 +113,7 @@ def grid(
         over = [axis for axis in wanted if axis in common]
     chosen = over if isinstance(over, Mapping) else dict.fromkeys(over)
     sizes = {
+        "kind": len(names),
         "layer": cfg.n_layers - window + 1,
         "head": min(heads_at(cfg, name) for name in names),
         "neuron": cfg.d_mlp or 0,
@@ -113,11 +125,12 @@ def grid(
             f"{cfg.n_layers}, and sweep over layer when it is more than 1."
         )
     axes: dict[str, Tensor] = {}
+    allowed = (*common, "kind")
     for axis, indices in chosen.items():
-        if axis not in common:
+        if axis not in allowed:
             raise InputError(
                 f"Axis {axis!r} was to be swept, but {' and '.join(names)} can be swept over "
-                f"{', '.join(common)}: choose among these."
+                f"{', '.join(allowed)}: choose among these."
             )
         picked = range(sizes[axis]) if indices is None else list(indices)
         wrong = [i for i in picked if not 0 <= i < sizes[axis]]
@@ -135,6 +148,20 @@ def _axes(kind: str) -> tuple[str, ...]:
     return (*layer, *SITE_KINDS[kind].axes)
 
 
+@dataclass(frozen=True, eq=False)
+class Scores:
+    """What each metric says of a sweep.
+
+    Attributes:
+        edited: one edited run for each cell and prompt; the grid's axes come last.
+        base, source: the unedited runs; no source in an ablation.
+    """
+
+    edited: Float[Tensor, "metric batch ..."]
+    base: Float[Tensor, "metric batch"]
+    source: Float[Tensor, "metric batch"] | None
+
+
 def sweep(
     base: Trace,
     donor: Donor,
@@ -145,16 +172,15 @@ def sweep(
     batch_size: int | None = None,
     max_memory: int = DEFAULT_MEMORY,
     progress: Progress | None = None,
-) -> Float[Tensor, "metric batch ..."]:
-    """The metrics of one edited run for each cell and prompt, with one axis for each of the
-    grid's axes after metric and batch."""
+) -> Scores:
+    """The metrics of one edited run for each cell and prompt."""
     edits = _edits(base, donor, cells)
     n_batch = len(base.ids)
-    batch = torch.arange(n_batch, device=base.ids.device).repeat(cells.n_cells)
+    everyone = torch.arange(n_batch, device=base.ids.device)
     by_position: dict[int | None, list[int]] = {}
     for i, metric in enumerate(metrics):
         by_position.setdefault(metric.pos, []).append(i)
-    values: dict[int, Tensor] = {}
+    edited, of_base, of_source = ([torch.empty(0)] * len(metrics) for _ in range(3))
     for done, (pos, which) in enumerate(by_position.items()):
         runs = runs_at(base, source, pos)
 
@@ -165,19 +191,27 @@ def sweep(
             if progress is not None:
                 progress(done * of + n, len(by_position) * of)
 
+        with torch.no_grad():
+            unedited = read(runs.base, everyone)
+            given = None if runs.source is None else read(runs.source, everyone)
         kept = replay_rows(
             base,
-            batch,
+            everyone.repeat(cells.n_cells),
             edits,
             scored_positions(base, pos),
             read,
+            unedited=unedited,
             batch_size=batch_size,
             max_memory=max_memory,
             progress=report,
         )
         for column, i in enumerate(which):
-            values[i] = kept[:, column].view(*cells.shape, n_batch).movedim(-1, 0)
-    return torch.stack([values[i] for i in range(len(metrics))])
+            edited[i] = kept[:, column].view(*cells.shape, n_batch).movedim(-1, 0)
+            of_base[i] = unedited[:, column]
+            if given is not None:
+                of_source[i] = given[:, column]
+    of_donor = None if source is None else torch.stack(of_source)
+    return Scores(torch.stack(edited), torch.stack(of_base), of_donor)
 
 
 def runs_at(base: Trace, source: Trace | None, pos: int | None) -> Runs:
@@ -190,52 +224,51 @@ def runs_at(base: Trace, source: Trace | None, pos: int | None) -> Runs:
 
 def _edits(base: Trace, donor: Donor, cells: Grid) -> list[Edit]:
     layers = cells.axes.get("layer")
+    kinds = cells.axes.get("kind", torch.arange(len(cells.kinds))).tolist()
     edits = []
-    for kind in cells.kinds:
+    for at_kind, kind in enumerate(cells.kinds[i] for i in kinds):
+        place = {"kind": at_kind}
         if not SITE_KINDS[kind].has_layer:
-            edits.append(_edit(base, donor, cells, Site(kind), None))
+            edits.append(_edit(base, donor, cells, whole_site(kind), place))
         elif layers is None:
             every = range(base.model.cfg.n_layers)
-            edits += [_edit(base, donor, cells, Site(kind, layer), None) for layer in every]
+            edits += [_edit(base, donor, cells, whole_site(kind, layer), place) for layer in every]
         else:
             edits += [
-                _edit(base, donor, cells, Site(kind, int(layer) + later), at)
-                for at, layer in enumerate(layers)
+                _edit(base, donor, cells, whole_site(kind, layer + later), place | {"layer": at})
+                for at, layer in enumerate(layers.tolist())
                 for later in range(cells.window)
             ]
     return edits
 
 
-def _edit(base: Trace, donor: Donor, cells: Grid, site: Site, layer_at: int | None) -> Edit:
-    """What all cells of the grid write at one site; `layer_at` is the place of the cells' layer
-    on the layer axis."""
-    kind = SITE_KINDS[site.kind]
-    device = base.ids.device
-    sizes = dict(zip(kind.axes, base.values[site].shape[1:], strict=False))
-    pos_axis = "query_pos" if "query_pos" in kind.axes else "pos"
-    at_pos = cells.axes.get(pos_axis, torch.arange(sizes[pos_axis], device=device))
-    # Start from the positions where there is something to write: they are few.
-    batch, nth = donor.differs(site)[:, at_pos].nonzero(as_tuple=True)
-    places: dict[str, Tensor] = {"batch": batch, pos_axis: nth}
-    index: dict[str, Tensor] = {"batch": batch, pos_axis: at_pos[nth]}
-    for axis in kind.axes:
-        if axis == pos_axis:
-            continue
-        indices = cells.axes.get(axis, torch.arange(sizes[axis], device=device))
-        n, m = len(index["batch"]), len(indices)
-        index = {name: i.repeat_interleave(m) for name, i in index.items()}
-        places = {name: i.repeat_interleave(m) for name, i in places.items()}
-        places[axis] = torch.arange(m, device=device).repeat(n)
-        index[axis] = indices[places[axis]]
-    if "key_pos" in index:
-        seen = index["key_pos"] <= index["query_pos"]
-        index = {name: i[seen] for name, i in index.items()}
-        places = {name: i[seen] for name, i in places.items()}
-    cell = torch.zeros_like(index["batch"])
-    for axis, indices in cells.axes.items():
-        place = layer_at if axis == "layer" else places[axis]
-        assert place is not None
-        cell = cell * len(indices) + place
-    row = cell * len(base.ids) + index["batch"]
-    within = tuple(index[axis] for axis in kind.axes)
-    return Edit(site, row, within, donor.value(site)[(index["batch"], *within)])
+def _edit(base: Trace, donor: Donor, cells: Grid, site: Site, place: Mapping[str, int]) -> Edit:
+    """What all cells of the grid write at one site; `place` says where the cells' kind and layer
+    stand on their axes."""
+    axes = SITE_KINDS[site.kind].axes
+    sizes = zip(axes, base.values[site].shape[1:], strict=False)
+    every = {axis: torch.arange(size, device=base.ids.device) for axis, size in sizes}
+    indices = {axis: cells.axes.get(axis, every[axis]) for axis in axes}
+    # Swept axes first, so that the table comes out sorted by row.
+    swept = [axis for axis in cells.axes if axis in axes]
+    order = [*swept, "batch", *(axis for axis in axes if axis not in swept)]
+    at = "query_pos" if "query_pos" in axes else "pos"
+    writes = _spread(donor.differs(site)[:, indices[at]], ("batch", at), order)
+    if "key_pos" in axes:
+        seen = indices["key_pos"] <= indices["query_pos"][:, None]
+        writes = writes & _spread(seen, ("query_pos", "key_pos"), order)
+    counts = {"batch": len(base.ids)} | {axis: len(i) for axis, i in indices.items()}
+    where = writes.expand([counts[axis] for axis in order]).nonzero(as_tuple=True)
+    nth = dict(zip(order, where, strict=True))
+    cell = torch.zeros_like(nth["batch"])
+    for axis, along in cells.axes.items():
+        cell = cell * len(along) + (nth[axis] if axis in nth else place[axis])
+    row = cell * len(base.ids) + nth["batch"]
+    within = tuple(indices[axis][nth[axis]] for axis in axes)
+    return Edit(site, row, within, donor.value(site)[(nth["batch"], *within)])
+
+
+def _spread(value: Tensor, axes: Sequence[str], order: Sequence[str]) -> Tensor:
+    """A tensor with these axes as one with all axes in `order`, of size 1 where it has none."""
+    value = value.permute([axes.index(axis) for axis in order if axis in axes])
+    return value[tuple(slice(None) if axis in axes else None for axis in order)]

@@ -20,21 +20,20 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from interp.forward import (
-    affine,
-    attention_scores,
-    causal,
-    centred,
-    linear,
-    mix_values,
-    scale_of,
-)
+from interp.attending import OwnKeys, fused, spelled_out
+from interp.forward import affine, centred, linear, scale_of
 from interp.packing import EVERY, ORDER, Edit, Tokens, moment, put, taken, where_true
 from interp.sites import Site, whole_site
 
 if TYPE_CHECKING:
     from interp.engine import Trace
     from interp.weights import MLP, Block, LayerNorm
+
+
+# Bytes of keys that attention looks at together, and tokens that an MLP reads together: what is
+# larger does not stay in the cache, and memory fresh from the system costs more than what is
+# written to it.
+_KEYS, _TOKENS = 2**19, 512
 
 
 class Wavefront:
@@ -67,7 +66,6 @@ class Wavefront:
         none = torch.zeros(0, dtype=torch.long, device=batch.device)
         self.tokens = Tokens(none, none, self.end)
         self.live: dict[Site, Tensor] = {}
-        self._room: dict[str, Tensor] = {}
 
     def _plan_joins(self) -> None:
         """Which tokens join at which moment, and from which layer on rows have own keys."""
@@ -86,10 +84,12 @@ class Wavefront:
                 keys.append(edit.row * self.end + edit.pos)
         key = torch.cat(keys).unique() if keys else torch.zeros(0, dtype=torch.long, device=device)
         row, pos = key // self.end, key % self.end
-        when = first[row]
-        self.joins = {
-            int(m): Tokens(row[when == m], pos[when == m], self.end) for m in when.unique()
-        }
+        # Rows come in the order of their first edit, so what joins together lies together.
+        when, count = first[row].unique_consecutive(return_counts=True)
+        parts = zip(
+            when.tolist(), row.split(count.tolist()), pos.split(count.tolist()), strict=True
+        )
+        self.joins = {when: Tokens(row, pos, self.end) for when, row, pos in parts}
 
     def logits(self) -> Float[Tensor, "row scored d_vocab_out"]:
         """Run the rows to the end."""
@@ -134,11 +134,15 @@ class Wavefront:
         )
         live[resid_mid] = x
         self._reach(resid_mid)
-        live[pre] = linear(self._read("ln2", resid_mid, block.ln2), mlp.W_in, mlp.b_in)
-        self._reach(pre)
-        live[post] = mlp.act_fn(live.pop(pre))
-        self._reach(post)
-        live[out] = linear(live.pop(post), mlp.W_out, mlp.b_out)
+        read = self._read("ln2", resid_mid, block.ln2)
+        if self._concerned(pre) or self._concerned(post):
+            live[pre] = linear(read, mlp.W_in, mlp.b_in)
+            self._reach(pre)
+            live[post] = mlp.act_fn(live.pop(pre))
+            self._reach(post)
+            live[out] = linear(live.pop(post), mlp.W_out, mlp.b_out)
+        else:
+            live[out] = torch.cat([mlp(some) for some in read.split(_TOKENS)])
         self._reach(out)
         return live.pop(resid_mid) + live.pop(out)
 
@@ -201,45 +205,96 @@ class Wavefront:
         for site in (q_at, k_at, v_at):
             self._reach(site)
 
-        changed, k, v = self.tokens, live.pop(k_at), live.pop(v_at)
-        own = self.own_from <= layer
-        self._grow_to(self._queries(changed, own, last))
-        q = live.pop(q_at)
-        z = torch.empty_like(q)
-        is_own = own[self.tokens.row]
-        shared = where_true(~is_own)
-        if isinstance(shared, slice) or len(shared):
-            tokens = self.tokens.kept(~is_own)
-            K, V = (self.base.values[site][:, : self.end] for site in (k_at, v_at))
-            group = self.batch[tokens.row]
-            z = put(z, shared, self._spell_out(layer, block, tokens, taken(q, shared), group, K, V))
-        if shared is not EVERY:
-            mine = where_true(own[changed.row])
-            rows, slot_of = self._numbered(taken(changed.row, mine))
-            at = slot_of[taken(changed.row, mine)] * self.end + taken(changed.pos, mine)
-            K, V = (self._copies(site, rows) for site in (k_at, v_at))
-            K.flatten(0, 1).index_copy_(0, at, taken(k, mine))
-            V.flatten(0, 1).index_copy_(0, at, taken(v, mine))
-            edited = torch.zeros_like(own)
-            for kind in ("attn_scores", "pattern"):
-                for edit in self.edits.get(whole_site(kind, layer), ()):
-                    edited[edit.row] = True
-            for attend, among in ((self._fused, ~edited), (self._spell_out, edited)):
-                mask = is_own & among[self.tokens.row]
-                some = where_true(mask)
-                if isinstance(some, slice) or len(some):
-                    tokens = self.tokens if some is EVERY else self.tokens.kept(mask)
-                    group = slot_of[tokens.row]
-                    z = put(z, some, attend(layer, block, tokens, taken(q, some), group, K, V))
-        live[whole_site("z", layer)] = z
+        changed = self.tokens
+        own = OwnKeys(changed.row, changed.pos, live.pop(k_at), live.pop(v_at))
+        self._grow_to(self._queries(changed, self.own_from <= layer, last))
+        live[whole_site("z", layer)] = self._mixed(layer, block, live.pop(q_at), own)
 
-    def _copies(self, site: Site, rows: Int[Tensor, " own"]) -> Tensor:
-        """A copy of the base run's keys or values for each row, in memory that layers share:
-        fresh memory costs more than what is written to it."""
-        value, batch = self.base.values[site][:, : self.end], self.batch[rows]
-        if site.kind not in self._room:
-            self._room[site.kind] = value.new_empty(len(self.batch), *value.shape[1:])
-        return torch.index_select(value, 0, batch, out=self._room[site.kind][: len(rows)])
+    def _mixed(
+        self, layer: int, block: Block, q: Float[Tensor, "token head d_head"], own: OwnKeys
+    ) -> Float[Tensor, "token head d_head"]:
+        """What each token's heads read; `own` are the rows' keys and values, and its `token` is
+        the row."""
+        tokens = self.tokens
+        if not len(tokens):
+            return q
+        K, V = (self.base.values[whole_site(kind, layer)][:, : self.end] for kind in "kv")
+        if layer == self.n_layers - 1 and len(self.scored) == 1:
+            # One token of each row asks: what it sees in place of the base run's keys is less
+            # than a copy of all of them.
+            _, place = self._numbered(tokens.row)
+            own = OwnKeys(place[own.token], own.pos, own.k, own.v)
+            return self._attended(layer, block, tokens, q, self.batch[tokens.row], K, V, own)
+        has_own = self.own_from <= layer
+        mine = has_own[tokens.row]
+        alone, among = where_true(mine), where_true(~mine)
+        z = torch.empty_like(q)
+        if isinstance(among, slice) or len(among):
+            some = tokens.at(among)
+            group = self.batch[some.row]
+            z = put(z, among, self._attended(layer, block, some, taken(q, among), group, K, V))
+        if isinstance(alone, slice) or len(alone):
+            theirs = where_true(has_own[own.token])
+            parts = (taken(part, theirs) for part in (own.token, own.pos, own.k, own.v))
+            some, own = tokens.at(alone), OwnKeys(*parts)
+            z = put(z, alone, self._row_by_row(layer, block, some, taken(q, alone), own, K, V))
+        return z
+
+    def _row_by_row(
+        self,
+        layer: int,
+        block: Block,
+        tokens: Tokens,
+        q: Float[Tensor, "token head d_head"],
+        own: OwnKeys,
+        K_base: Float[Tensor, "batch key head d_head"],
+        V_base: Float[Tensor, "batch key head d_head"],
+    ) -> Float[Tensor, "token head d_head"]:
+        """Attention of rows that each look at a copy of the base run's keys and values with their
+        own written into it, as many rows at a time as the cache holds."""
+        rows, place = self._numbered(own.token)
+        asks, has = place[tokens.row], place[own.token]
+        step = max(1, _KEYS // (K_base[0].numel() * K_base.element_size()))
+        bounds = torch.arange(0, len(rows) + step, step, device=q.device)
+        of_q, of_k = (torch.searchsorted(at, bounds).tolist() for at in (asks, has))
+        edited = self._edited_in_attention(layer)
+        z = torch.empty_like(q)
+        for i, some in enumerate(rows.split(step)):
+            here, theirs = slice(*of_q[i : i + 2]), slice(*of_k[i : i + 2])
+            at = (has[theirs] - i * step) * self.end + own.pos[theirs]
+            K, V = (base.index_select(0, self.batch[some]) for base in (K_base, V_base))
+            K.flatten(0, 1).index_copy_(0, at, own.k[theirs])
+            V.flatten(0, 1).index_copy_(0, at, own.v[theirs])
+            group, asking = asks[here] - i * step, tokens.at(here)
+            if edited.isdisjoint(some.tolist()):
+                z[here] = fused(q[here], asking.pos, group, K, V, block.attn_scale)
+            else:
+                z[here] = self._attended(layer, block, asking, q[here], group, K, V)
+        return z
+
+    def _edited_in_attention(self, layer: int) -> set[int]:
+        """The rows that edit scores or pattern of a layer."""
+        sites = (whole_site(kind, layer) for kind in ("attn_scores", "pattern"))
+        rows = [edit.row.unique() for site in sites for edit in self.edits.get(site, ())]
+        return set(torch.cat(rows).tolist()) if rows else set()
+
+    def _attended(
+        self,
+        layer: int,
+        block: Block,
+        tokens: Tokens,
+        q: Float[Tensor, "token head d_head"],
+        group: Int[Tensor, " token"],
+        K: Float[Tensor, "group key head d_head"],
+        V: Float[Tensor, "group key head d_head"],
+        own: OwnKeys | None = None,
+    ) -> Float[Tensor, "token head d_head"]:
+        """Attention with the edits of its scores and pattern."""
+
+        def write(kind: str, value: Tensor) -> None:
+            self._write(whole_site(kind, layer), tokens, value)
+
+        return spelled_out(q, tokens.pos, group, K, V, block.attn_scale, write, own)
 
     def _grow_to(self, tokens: Tokens) -> None:
         """Carry these tokens from here on: what was not carried before is the base run's."""
@@ -263,81 +318,22 @@ class Wavefront:
         """The tokens at which z may have changed: for a row with keys or values of its own every
         token from the first of them on, for others just the tokens that changed."""
         row, pos, n_pos = changed.row, changed.pos, changed.n_pos
-        is_first = torch.ones_like(row, dtype=torch.bool)
-        is_first[1:] = row[1:] != row[:-1]
-        is_first &= own[row]
+        is_own = own[row]
+        is_first = is_own.clone()
+        is_first[1:] &= row[1:] != row[:-1]
         rows, start = row[is_first], pos[is_first]
+        if not last and bool(is_own.all()) and int((n_pos - start).sum()) == len(row):
+            return changed
         places = self.scored if last else torch.arange(n_pos, device=row.device)
-        reached = places[None, :] >= start[:, None]
-        own_row = rows[:, None].expand(-1, len(places))[reached]
-        own_pos = places[None, :].expand(len(rows), -1)[reached]
-        shared = ~own[row]
+        of, at = (places >= start[:, None]).nonzero(as_tuple=True)
+        own_row, own_pos = rows[of], places[at]
+        shared = ~is_own
         if last:
             shared &= self.is_scored[pos]
-        if shared.any():
-            key = torch.cat([own_row * n_pos + own_pos, changed.key[shared]]).sort().values
-            return Tokens(key // n_pos, key % n_pos, n_pos)
-        if not last and len(own_row) == len(changed):
-            return changed
-        return Tokens(own_row, own_pos, n_pos)
-
-    def _fused(
-        self,
-        layer: int,
-        block: Block,
-        tokens: Tokens,
-        q: Float[Tensor, "token head d_head"],
-        group: Int[Tensor, " token"],
-        K: Float[Tensor, "group key head d_head"],
-        V: Float[Tensor, "group key head d_head"],
-    ) -> Float[Tensor, "token head d_head"]:
-        """Attention of rows that each have their own keys and values."""
-        used = torch.zeros(self.end, dtype=torch.bool, device=q.device)
-        used[tokens.pos] = True
-        places, slot = used.nonzero().squeeze(-1), used.cumsum(0) - 1
-        at = group * len(places) + slot[tokens.pos]
-        padded = q.new_zeros(len(K) * len(places), *q.shape[1:]).index_copy_(0, at, q)
-        visible = causal(self.end, q.device)[places]
-        out = F.scaled_dot_product_attention(
-            padded.unflatten(0, (len(K), len(places))).transpose(1, 2),
-            K.transpose(1, 2),
-            V.transpose(1, 2),
-            attn_mask=None if visible.all() else visible,
-            scale=1 / block.attn_scale,
-        )
-        return out.transpose(1, 2).flatten(0, 1).index_select(0, at)
-
-    def _spell_out(
-        self,
-        layer: int,
-        block: Block,
-        tokens: Tokens,
-        q: Float[Tensor, "token head d_head"],
-        group: Int[Tensor, " token"],
-        K: Float[Tensor, "group key head d_head"],
-        V: Float[Tensor, "group key head d_head"],
-    ) -> Float[Tensor, "token head d_head"]:
-        """Attention through its scores and pattern, which edits may overwrite. Tokens of one
-        group look at the same keys and values."""
-        order = group.argsort(stable=True)
-        count = torch.bincount(group, minlength=len(K))
-        slot = torch.empty_like(group)
-        slot[order] = torch.arange(len(group), device=group.device)
-        slot -= (count.cumsum(0) - count)[group]
-        n_slots = int(count.max())
-        padded = q.new_zeros(len(K), n_slots, *q.shape[1:])
-        padded[group, slot] = q
-        pos = group.new_zeros(len(K), n_slots)
-        pos[group, slot] = tokens.pos
-        visible = torch.arange(self.end, device=q.device) <= pos[..., None]
-        scores = attention_scores(padded, K, visible, block.attn_scale)
-        packed = scores.transpose(1, 2)[group, slot]
-        self._write(whole_site("attn_scores", layer), tokens, packed)
-        packed = packed.softmax(dim=-1)
-        self._write(whole_site("pattern", layer), tokens, packed)
-        pattern = q.new_zeros(len(K), n_slots, *packed.shape[1:])
-        pattern[group, slot] = packed
-        return mix_values(pattern.transpose(1, 2), V)[group, slot]
+        if not shared.any():
+            return Tokens(own_row, own_pos, n_pos)
+        key = torch.cat([own_row * n_pos + own_pos, changed.key[shared]]).sort().values
+        return Tokens(key // n_pos, key % n_pos, n_pos)
 
     def _scored_logits(
         self, logits: Float[Tensor, "token d_vocab_out"]

@@ -83,6 +83,10 @@ class MLP:
     W_out: Float[Tensor, "d_mlp d_model"]
     b_out: Float[Tensor, " d_model"]
 
+    def __call__(self, read: Float[Tensor, "token d_model"]) -> Float[Tensor, "token d_model"]:
+        """What it writes, where nobody looks at its neurons."""
+        return linear(self.act_fn(linear(read, self.W_in, self.b_in)), self.W_out, self.b_out)
+
 
 @dataclass(frozen=True, eq=False)
 class Block:
@@ -162,11 +166,11 @@ def lay_out(model: HookedTransformer) -> Weights:
 
     def block(module: Any) -> Block:
         attn = module.attn
-        by_head = (attn.W_Q, attn.W_K, attn.W_V)
+        by_head = torch.stack([W.detach() for W in (attn.W_Q, attn.W_K, attn.W_V)])
         return Block(
             ln1=norm(module.ln1),
-            W_QKV=torch.cat([W.detach().transpose(0, 1).flatten(1) for W in by_head], dim=1),
-            b_QKV=torch.cat([b.detach().flatten() for b in (attn.b_Q, attn.b_K, attn.b_V)]),
+            W_QKV=by_head.permute(2, 0, 1, 3).flatten(1),
+            b_QKV=torch.stack([b.detach() for b in (attn.b_Q, attn.b_K, attn.b_V)]).flatten(),
             attn_scale=float(attn.attn_scale),
             W_O=attn.W_O.detach().flatten(0, 1),
             b_O=attn.b_O.detach(),

@@ -19,7 +19,6 @@ interleaved and the medians compared. Weights are random: time does not depend o
 from __future__ import annotations
 
 import argparse
-import resource
 import statistics
 import sys
 import time
@@ -36,6 +35,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from head_sweep_by_hand import head_sweep
+from memory import peak_of
 from random_models import random_hooked
 
 from interp.inputs import Contrast
@@ -165,11 +165,9 @@ def difference(logits: torch.Tensor) -> torch.Tensor:
 
 def orrery(model: HookedTransformer, pair: Contrast, sweep: Sweep) -> torch.Tensor:
     metric = logit_difference(model, TARGET, OTHER)
-    parts = [
-        activation_patching(model, pair, metric, kind, over=sweep.over).raw[0].to_numpy()
-        for kind in sweep.kinds
-    ]
-    return torch.stack([torch.from_numpy(part) for part in parts]).squeeze(0)
+    over = sweep.over if len(sweep.kinds) == 1 else ("kind", *sweep.over)
+    result = activation_patching(model, pair, metric, sweep.kinds, over=over)
+    return torch.from_numpy(result.raw[0].to_numpy())
 
 
 def lens(model: HookedTransformer, pair: Contrast, cache, sweep: Sweep) -> torch.Tensor:
@@ -304,16 +302,12 @@ def memory() -> None:
     """Peak memory above the model, GPT-2 small shape at 128 tokens."""
     model = random_hooked(0, dtype=torch.float32, **GPT2_SMALL)
     pair = one_token_contrast(model, 128, 42)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    start = time.perf_counter()
-    orrery(model, pair, SWEEPS[0])
-    taken = time.perf_counter() - start
-    after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    print(
-        f"\nGPT-2 small shape, 128 tokens, {SWEEPS[0].name}: {taken:.1f} s, peak memory "
-        f"{(after - before) / 2**20:.2f} GiB above what the runs before it reached "
-        f"({after / 2**20:.2f} GiB in all)"
-    )
+    print("\nGPT-2 small shape, 128 tokens, token changed at position 42")
+    for sweep in SWEEPS[:2]:
+        start = time.perf_counter()
+        peak = peak_of(partial(orrery, model, pair, sweep))
+        taken = time.perf_counter() - start
+        print(f"  {sweep.name}: {taken:.1f} s, peak memory {peak / 1024:.2f} GiB above the model")
 
 
 def growth(rounds: int) -> None:

@@ -15,7 +15,7 @@ from random_models import random_hooked
 from interp.engine import trace
 from interp.errors import InputError
 from interp.inputs import Contrast, contrast
-from interp.metrics import Metric, logit_difference
+from interp.metrics import Metric, kl_divergence, logit_difference
 from interp.patching import activation_patching
 from interp.replay import replay
 from interp.sites import SITE_KINDS, Site, kinds_of, sites_of
@@ -126,6 +126,58 @@ def test_other_grids_and_sets_of_sites(model, kinds, over):
         pytest.skip("this model has no LayerNorm")
     assert_sweep_equals_hooks(model, contrast(model, *ONE_TOKEN), kinds, over)
     assert_sweep_equals_hooks(model, contrast(model, *ONE_TOKEN), kinds, over, pos=4, batch_size=5)
+
+
+@pytest.mark.parametrize("pairs", [ONE_TOKEN, MANY_TOKENS], ids=["one token", "many tokens"])
+@pytest.mark.parametrize(
+    ("kinds", "over"),
+    [
+        (("z", "q", "k", "v", "pattern"), ("kind", "layer", "head")),
+        (("resid_pre", "attn_out", "mlp_out"), ("layer", "kind", "pos")),
+        (("embed", "pattern"), ("kind",)),
+    ],
+)
+def test_kinds_swept_together_are_each_patched_by_itself(pairs, kinds, over):
+    model = random_hooked(4)
+    pair, metric = contrast(model, *pairs), logit_difference(model, "b", "c")
+    together = activation_patching(model, pair, metric, kinds, over=over)
+    assert together.kind.to_numpy().tolist() == list(kinds)
+    for kind in kinds:
+        alone = activation_patching(
+            model, pair, metric, kind, over=[axis for axis in over if axis != "kind"]
+        )
+        np.testing.assert_allclose(
+            together.raw.sel(kind=kind).values, alone.raw.values, rtol=0, atol=1e-10
+        )
+        np.testing.assert_allclose(
+            together.fraction.sel(kind=kind).values, alone.fraction.values, rtol=0, atol=1e-10
+        )
+
+
+def test_some_of_the_kinds(model):
+    pair, metric = contrast(model, *ONE_TOKEN), logit_difference(model, "b", "c")
+    over = {"kind": [2, 0], "layer": None}
+    some = activation_patching(model, pair, metric, ("z", "q", "v"), over=over)
+    assert some.kind.to_numpy().tolist() == ["v", "z"]
+    v = activation_patching(model, pair, metric, "v", over=("layer",))
+    np.testing.assert_allclose(some.raw.sel(kind="v").values, v.raw.values, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("pos", [-1, 4, None])
+def test_the_size_of_the_pieces_that_the_cache_holds_changes_nothing(monkeypatch, pos):
+    model = random_hooked(4)
+    pair = contrast(model, *MANY_TOKENS)
+    calls = [("resid_pre", ("layer", "pos")), (("k", "pattern", "z"), ("kind", "layer", "head"))]
+
+    def sweeps():
+        metric = [kl_divergence("base", pos=pos)]
+        return [activation_patching(model, pair, metric, k, over=o).raw.data for k, o in calls]
+
+    whole = sweeps()
+    monkeypatch.setattr("interp.wavefront._KEYS", 2 * 7 * 3 * 5 * 8)
+    monkeypatch.setattr("interp.wavefront._TOKENS", 3)
+    for in_one, in_pieces in zip(whole, sweeps(), strict=True):
+        np.testing.assert_allclose(in_pieces, in_one, rtol=0, atol=1e-10)
 
 
 def test_single_attention_weights(model):
