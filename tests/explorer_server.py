@@ -23,16 +23,16 @@ PAGES = (
     "Compare", "Training",
 )  # fmt: skip
 # The 3-D view needs WebGL, which a machine without a screen has to draw itself.
-_ARGUMENTS = ("--no-sandbox", "--use-angle=swiftshader", "--enable-unsafe-swiftshader")
+_WEBGL = ("--use-angle=swiftshader", "--enable-unsafe-swiftshader")
 
 
 @contextmanager
-def explorer(*arguments: str) -> Iterator[str]:
-    """A server with these arguments for the explorer; gives its address."""
+def explorer(*arguments: str, script: Path = ROOT / "apps" / "explorer.py") -> Iterator[str]:
+    """A server with these arguments for the explorer, or for another script; gives its address."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [sys.executable, "-m", "streamlit", "run", "apps/explorer.py"]
+    command = [sys.executable, "-m", "streamlit", "run", str(script)]
     command += [f"--server.port={port}", "--server.headless=true", "--server.fileWatcherType=none"]
     server = subprocess.Popen(
         [*command, "--", *arguments],
@@ -89,12 +89,17 @@ def chromium() -> str | None:
 
 
 @contextmanager
-def browser() -> Iterator[Browser]:
-    """A headless Chromium."""
+def browser(*, webgl: bool = True) -> Iterator[Browser]:
+    """A headless Chromium.
+
+    Args:
+        webgl: draw WebGL without a graphics card, and with it, slowly, all else.
+    """
     from playwright.sync_api import sync_playwright
 
+    arguments = ["--no-sandbox", *(_WEBGL if webgl else ())]
     with sync_playwright() as playwright:
-        launched = playwright.chromium.launch(executable_path=chromium(), args=list(_ARGUMENTS))
+        launched = playwright.chromium.launch(executable_path=chromium(), args=arguments)
         try:
             yield launched
         finally:

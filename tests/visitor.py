@@ -34,8 +34,12 @@ _POINT = """([key, trace, i]) => {
   chart.scrollIntoView({ block: "nearest" });
   const box = chart.getBoundingClientRect();
   const { xaxis, yaxis } = layout;
-  return [box.left + xaxis._offset + xaxis.d2p(points.x[i]),
-          box.top + yaxis._offset + yaxis.d2p(points.y[i])];
+  // A bar is aimed at in its middle.
+  const half = (which) => points.type === "bar" && (points.orientation === "h") === which ? 0.5 : 1;
+  const at = (axis, value, share) =>
+    axis._offset + (share === 1 ? axis.d2p(value) : axis.d2p(share * value));
+  return [box.left + at(xaxis, points.x[i], half(true)),
+          box.top + at(yaxis, points.y[i], half(false))];
 }"""
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import streamlit as st
 
 import interp
+from bringing import brought
 from interp import InputError, figures
 from interp.inputs import to_ids
 from literal import literal
@@ -32,7 +33,7 @@ class Quantity:
 
 page = Worksheet()
 at = page.selection
-runs = offered()
+runs = offered() | brought()
 others = [name for name, path in runs.items() if path.resolve() != at.run.path.resolve()]
 quantities = {
     "next token": Quantity(interp.next_token, {"pos": at.pos}, "probability", {}),
@@ -114,7 +115,7 @@ if way == "prompts":
     st.caption("The second is the corrupt prompt of the sidebar.")
     second = literal(repr(prompt))
 else:
-    model = open_model(run, step)
+    model = open_model(run, step, own=any(run.path == path for path in brought().values()))
     page.given(
         "other",
         model,

@@ -118,8 +118,11 @@ if found is None:
 else:
     source, text = found
     written = f"Run.open({shown_path(source.path)!r}).text"
-    # About a second's work on one core, before anybody asks for more.
-    piece = max(8 * at.model.cfg.n_ctx, int(OPERATIONS / max(at.model.cfg.n_params or 0, 1)))
+    # A moment's work, before anybody asks for more.
+    tokens = int(OPERATIONS / max(at.model.cfg.n_params or 0, 1))
+    n_ctx = at.model.cfg.n_ctx
+    examples_shown = min(8, max(3, tokens // n_ctx))
+    piece = max(examples_shown * n_ctx, tokens)
     if piece < len(text) and not st.toggle(
         "Read all of the text", False, key="whole_text", bind="query-params",
         help=f"{len(text)} characters; at first {piece} of them are read.",
@@ -127,7 +130,7 @@ else:
         text, written = text[:piece], f"{written}[:{piece}]"
     text = page.given("text", text, written, str(hash(text)), "Run")
     with st.spinner("Reading the text …"):
-        statistics = page.ask("statistics", interp.neuron_statistics, text, top=8)
+        statistics = page.ask("statistics", interp.neuron_statistics, text, top=examples_shown)
     examples = page.ask("examples", interp.neuron_examples, text, statistics, layer, neuron)
     page.draw(
         "windows",

@@ -65,6 +65,17 @@ def test_a_nanogpt_checkpoint_is_proven_and_opened_for_this_session_only(open_pa
     assert "ckpt" not in open_page("attribution").selectbox(key="model").options
 
 
+def test_what_was_brought_can_be_compared(open_page):
+    here = {"prompt": "abcab", "way": "models", "quantity": "loss"}
+    app = bring(open_page("compare", **here), ("ckpt.pt", nanogpt()), ("meta.pkl", META))
+    other = app.selectbox(key="other_model")
+    assert "ckpt" in other.options
+    other.set_value("ckpt").run()
+    assert refused(app) == []
+    assert "load(" in app.code[-1].value
+    assert "orrery-session-" in app.code[-1].value
+
+
 def test_what_was_brought_goes_with_the_session(open_page):
     before = folders()
     app = bring(open_page("lens"), ("ckpt.pt", nanogpt()), ("meta.pkl", META))

@@ -29,3 +29,36 @@ def test_clicks_choose_a_position_a_pair_and_a_component(visit):
     visitor.open("Attribution", "?model=tiny&prompt=abcabcab&pos=5")
     visitor.click_point("heads", 1, "opened=L0H1")
     visitor.until(lambda: "source_bars(sources, 0, 1, 5" in visitor.code)
+
+
+def test_clicks_choose_a_neuron_a_path_and_swap_two_sides(visit):
+    visitor = visit()
+    visitor.open("Neurons", "?model=tiny&prompt=abcabcab&pos=5")
+    visitor.click_point("neurons", 3, "neuron=L", trace=0)
+    chosen = visitor.page.url.partition("neuron=")[2].partition("&")[0]
+    visitor.until(visitor.page.get_by_role("heading", name=f"Without {chosen}").is_visible)
+
+    visitor.open("Patching", "?model=tiny&prompt=abcabcab&corrupt=abdabcab&pos=5")
+    paths = visitor.page.get_by_text("One path at a time")
+    senders = visitor.page.locator(".st-key-senders .main-svg").first
+    visitor.until(senders.is_visible, lambda: paths.click(timeout=5000))
+    visitor.click_point("senders", 2, "sender=", trace=0)
+    # The longest bar, which is easily hit.
+    longest = visitor.page.evaluate(
+        """() => {
+          const sizes = Array.from(document.querySelector(".st-key-receivers .js-plotly-plot")
+            ._fullData[0].x, (x) => Math.abs(x) || 0);
+          return sizes.indexOf(Math.max(...sizes));
+        }"""
+    )
+    visitor.click_point("receivers", longest, "receiver=", trace=0)
+    visitor.until(lambda: "path_patching(" in visitor.code)
+    # The link opens what was opened by hand.
+    other = visit()
+    other.page.goto(visitor.page.url)
+    other.until(other.page.locator(".st-key-receivers .main-svg").first.is_visible)
+
+    visitor.open("Compare", "?model=tiny&prompt=abcabcab&corrupt=abdabcab")
+    swap = visitor.page.get_by_role("button", name="Swap the two")
+    visitor.until(lambda: "prompt=abdabcab" in visitor.page.url, lambda: swap.click(timeout=5000))
+    assert "corrupt=abcabcab" in visitor.page.url

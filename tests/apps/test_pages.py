@@ -127,6 +127,26 @@ def test_the_shipped_model_is_what_opens(view, open_page):
     assert str(slider.value) == slider.options[-1]
 
 
+@pytest.mark.parametrize(
+    ("view", "modes"),
+    [
+        ("attribution", {"scale": "exact"}),
+        ("attribution", {"detail": "sublayers", "order": "by size"}),
+        ("attribution", {"opened": "1_mlp_out"}),
+        ("lens", {"follow": "q", "measure": "rank of the followed token"}),
+        ("lens", {"measure": "distance to the end (KL)", "state": "1_mid"}),
+        ("patching", {"site": "heads", "direction": "corrupt into clean"}),
+        ("patching", {"sender": "L0H1", "receiver": "L1H0_v"}),
+    ],
+)
+def test_every_mode_has_content_and_code(view, modes, open_page):
+    app = open_page(view, prompt="abcabcab", corrupt="abdabcab", pos=5, **modes)
+    assert sentences(app) == []
+    namespace: dict[str, Any] = {}
+    exec(app.code[-1].value, namespace)
+    assert charts(app)
+
+
 @pytest.mark.skipif(len(shipped_runs()) < 2, reason="one run is shipped")
 @pytest.mark.slow
 @pytest.mark.parametrize("view", VIEWS)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import json
 import os
 import statistics
 import sys
@@ -20,6 +21,8 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT)]
 
+from explorer_server import PAGES, browser, explorer, why_no_browser  # noqa: E402 - beside
+
 FIRST, SERVER, SCREEN, LARGE = 3.0, 0.3, 0.5, 1.0
 """seconds at most: first paint; an interaction at the server, and on the screen; a large model"""
 MOVES = 5
@@ -28,8 +31,6 @@ NOTHING_TO_SHOW = {("induction", "Neurons")}
 
 
 def main() -> int:
-    from explorer_server import PAGES, browser, explorer, why_no_browser
-
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--pages", nargs="*", default=list(PAGES))
     parser.add_argument("--no-browser", action="store_true")
@@ -42,10 +43,16 @@ def main() -> int:
         print(f"{what:58} {1000 * seconds:7.0f} ms {'OVER ' + str(bar) + ' s' if missed else ''}")
         over.extend([what] * missed)
 
+    def noted(what: str, seconds: float) -> None:
+        print(f"{what:58} {1000 * seconds:7.0f} ms")
+
     with explorer() as address:
         if with_browser:
-            with browser() as chromium:
-                told("first paint, on a fresh server", first_paint(chromium, address), FIRST)
+            with browser(webgl=False) as chromium:
+                paint, chart = first_visit(chromium, address)
+                told("first paint, on a fresh server", paint, FIRST)
+                noted("first chart, PyTorch and TransformerLens imported for it", chart)
+                noted("first chart, on a server that knows them", first_visit(chromium, address)[1])
         shown = [
             each
             for each in itertools.product(("shakespeare", "induction"), options.pages)
@@ -56,10 +63,12 @@ def main() -> int:
             told(f"{model} {page}: opened, server", opened, FIRST)
             told(f"{model} {page}: position moved, server", moved, SERVER)
         if with_browser:
-            with browser() as chromium:
+            with browser(webgl=False) as chromium:
                 for model, page in shown:
                     seconds = on_screen(chromium, address, page, model)
                     told(f"{model} {page}: position moved, on the screen", seconds, SCREEN)
+                    alone = charts_alone(chromium, address, page, model)
+                    noted(f"{model} {page}: its charts alone in an empty page", alone)
     with tempfile.TemporaryDirectory() as folder:
         large_run(Path(folder))
         with explorer("--runs", folder) as address:
@@ -75,20 +84,23 @@ def main() -> int:
 _TEXT = ("To be, or not to be: that is the question. " * 6)[:256]
 
 
-def first_paint(chromium: Any, address: str) -> float:
-    """From the click on the link to the first chart."""
-    page = chromium.new_page(viewport={"width": 1400, "height": 900})
+def first_visit(chromium: Any, address: str) -> tuple[float, float]:
+    """From the click on the link to the first contentful paint, and to the first chart."""
+    context = chromium.new_context(viewport={"width": 1400, "height": 900})
+    page = context.new_page()
     began = time.monotonic()
     page.goto(address)
-    page.locator(".main-svg").first.wait_for(timeout=120_000)
-    took = time.monotonic() - began
-    page.close()
-    return took
+    page.locator(".st-key-foreseen .main-svg").first.wait_for(timeout=120_000)
+    charts = time.monotonic() - began
+    paints = page.evaluate(
+        "performance.getEntriesByName('first-contentful-paint').map((paint) => paint.startTime)"
+    )
+    context.close()
+    return paints[0] / 1000, charts
 
 
 def at_server(address: str, page: str, model: str, **query: str) -> tuple[float, float]:
     """A page opened for the first time, and the position moved on it; the median of some."""
-    from explorer_server import PAGES
     from streamlit_client import Client
 
     # The first page of the navigation has the bare address.
@@ -125,11 +137,68 @@ def on_screen(chromium: Any, address: str, name: str, model: str) -> float:
     return statistics.median(took)
 
 
-_ARRIVED = """(before) => {
-  const app = document.querySelector("[data-testid=stApp]");
-  return location.href !== before && app.dataset.testScriptState === "notRunning"
-    && !document.querySelector("[data-stale=true]");
+def charts_alone(chromium: Any, address: str, name: str, model: str) -> float:
+    """What a page's charts cost Streamlit and the browser with no analysis and nothing around them.
+
+    From a press of a button to the charts of the next position; the median of some.
+    """
+    from streamlit_client import Client
+
+    path = "" if name == PAGES[0] else name.lower()
+    both = []
+    with Client(address) as client:
+        client.open(path, model=model)
+        for pos in (2, 1):
+            client.move(path, "pos", pos)
+            both.append(list(client.charts.values()))
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "charts.json").write_text(json.dumps(both))
+        script = Path(folder, "empty_page.py")
+        script.write_text(_EMPTY_PAGE)
+        with explorer(script=script) as bare:
+            page = chromium.new_page(viewport={"width": 1400, "height": 900})
+            page.goto(bare)
+            button = page.get_by_role("button", name="next")
+            button.wait_for(timeout=60_000)
+            took = []
+            for _ in range(MOVES + 1):
+                page.wait_for_timeout(700)
+                shown = page.get_by_test_id("stText").inner_text()
+                began = time.monotonic()
+                button.click()
+                page.wait_for_function(_REDRAWN, arg=shown, polling=15, timeout=60_000)
+                took.append(time.monotonic() - began)
+            page.close()
+    return statistics.median(took[1:])
+
+
+_EMPTY_PAGE = """
+import json
+from pathlib import Path
+import streamlit as st
+st.set_page_config(layout="wide")
+st.button("next", on_click=lambda: st.session_state.update(i=st.session_state.get("i", 0) + 1))
+i = st.session_state.get("i", 0)
+for n, chart in enumerate(json.loads(Path(__file__).with_name("charts.json").read_text())[i % 2]):
+    st.plotly_chart(json.loads(chart), theme=None, key=f"chart-{n}", on_select="rerun")
+st.text(str(i))
+"""
+_RESTS = """
+  && app.dataset.testScriptState === "notRunning"
+  && !document.querySelector("[data-stale=true]");
 }"""
+_REDRAWN = (
+    """(before) => {
+  const app = document.querySelector("[data-testid=stApp]");
+  return document.querySelector("[data-testid=stText]")?.innerText !== before"""
+    + _RESTS
+)
+_ARRIVED = (
+    """(before) => {
+  const app = document.querySelector("[data-testid=stApp]");
+  return location.href !== before"""
+    + _RESTS
+)
 
 
 def large_run(folder: Path) -> None:
