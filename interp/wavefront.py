@@ -93,6 +93,13 @@ class Wavefront:
 
     def logits(self) -> Float[Tensor, "row scored d_vocab_out"]:
         """Run the rows to the end."""
+        weights = self.weights
+        with torch.inference_mode():
+            final = self._final()
+        return self._scored_logits(linear(final, weights.W_U, weights.b_U))
+
+    def _final(self) -> Float[Tensor, "token d_model"]:
+        """What the unembedding reads."""
         weights, live = self.weights, self.live
         embed, pos_embed = whole_site("embed"), whole_site("pos_embed")
         start = min(self.joins, default=0) // len(ORDER)
@@ -105,8 +112,7 @@ class Wavefront:
             x = self._block(layer, x)
         last = whole_site("resid_post", self.n_layers - 1)
         live[last] = x
-        read = self._read("ln_final", last, weights.ln_final)
-        return self._scored_logits(linear(read, weights.W_U, weights.b_U))
+        return self._read("ln_final", last, weights.ln_final)
 
     def _block(self, layer: int, x: Float[Tensor, "token d_model"]) -> Tensor:
         block, live = self.weights.blocks[layer], self.live
