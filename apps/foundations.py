@@ -13,11 +13,10 @@ import os
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 gc.disable()
 try:
-    import transformer_lens
-
-    import interp.figures
+    from interp import figures
+    from model import load
 finally:
     gc.enable()
 gc.freeze()
 
-__all__ = ["interp", "transformer_lens"]
+__all__ = ["figures", "load"]
