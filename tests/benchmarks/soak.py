@@ -58,11 +58,14 @@ def main() -> int:
 
     views = list(visits())
     with server() as (address, _, _):
+        with Client(address) as client:
+            # The first page of a server has one chart more, unseen, while it starts.
+            look(client, numbers, *views[0])
         expected = {}
         for view in views:
             with Client(address) as client:
                 expected[view] = [look(client, numbers, *view), move(client, numbers, view[0])]
-    print(f"{len(views)} views, each alone: {sum(len(e[0]) for e in expected.values())} charts")
+    print(f"{len(views)} views, each alone: {sum(len(e[0][1]) for e in expected.values())} charts")
 
     with server() as (address, process, loads):
         with Client(address) as client:
