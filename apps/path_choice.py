@@ -21,7 +21,12 @@ def show_paths(page: Worksheet, pair: Any, metric: Any, base: float, source: flo
     """
     # Closed, it costs nothing: every edge of the model takes longer than the map above it.
     asked = any(key in st.query_params for key in ("sender", "receiver"))
-    place = st.expander("One path at a time", asked, key="paths", on_change="rerun")
+    place = st.expander(
+        "One path at a time: who sends the difference, and to whom",
+        asked,
+        key="paths",
+        on_change="rerun",
+    )
     if place.open:
         with place:
             _show(page, pair, metric, base, source)
