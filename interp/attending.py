@@ -11,11 +11,10 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from interp.forward import attention_scores, causal, mix_values
+from interp.forward import attention, attention_scores, causal, mix_values
 
 # Called with "attn_scores" and with "pattern", and what these hold; may overwrite some of it.
 Write: TypeAlias = Callable[[str, Float[Tensor, "token head key"]], None]
@@ -45,19 +44,15 @@ def fused(
     V: Float[Tensor, "group key head d_head"],
     attn_scale: float,
 ) -> Float[Tensor, "token head d_head"]:
-    """Attention in one kernel; no position may occur twice in a group."""
+    """Attention in one kernel, of tokens in the order of group and position, none twice."""
     first, (n_groups, n_keys) = int(pos.min()), K.shape[:2]
     n_slots = n_keys - first
     at = group * n_slots + (pos - first)
-    padded = q.new_zeros(n_groups * n_slots, *q.shape[1:]).index_copy_(0, at, q)
-    out = F.scaled_dot_product_attention(
-        padded.unflatten(0, (n_groups, n_slots)).transpose(1, 2),
-        K.transpose(1, 2),
-        V.transpose(1, 2),
-        attn_mask=causal(n_keys, q.device)[first:],
-        scale=1 / attn_scale,
-    )
-    return out.transpose(1, 2).flatten(0, 1).index_select(0, at)
+    dense = len(q) == n_groups * n_slots
+    padded = q if dense else q.new_zeros(n_groups * n_slots, *q.shape[1:]).index_copy_(0, at, q)
+    padded = padded.unflatten(0, (n_groups, n_slots))
+    z = attention(padded, K, V, causal(n_keys, q.device)[first:], attn_scale).flatten(0, 1)
+    return z if dense else z.index_select(0, at)
 
 
 def spelled_out(

@@ -170,7 +170,7 @@ def trace(
 
     with torch.set_grad_enabled(grad):
         program = program_of(model)
-        final = program.run(ids, keep)
+        final = program.run(ids, keep, None if grad else kept)
     return Trace(model, ids, values, final, program)
 
 

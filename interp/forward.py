@@ -7,12 +7,12 @@ Each stage is a function of its own, so that `forward` (whole prompts) and `inte
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, TypeAlias
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from interp.sites import Site, whole_site
@@ -87,18 +87,36 @@ def mix_values(
     return (pattern @ v.transpose(1, 2)).transpose(1, 2)
 
 
+def attention(
+    q: Float[Tensor, "group query head d_head"],
+    k: Float[Tensor, "group key head d_head"],
+    v: Float[Tensor, "group key head d_head"],
+    visible: Bool[Tensor, "query key"],
+    attn_scale: float,
+) -> Float[Tensor, "group query head d_head"]:
+    """Scores, pattern and averages in one kernel, where nobody looks at what lies between."""
+    by_head = (x.transpose(1, 2) for x in (q, k, v))
+    return F.scaled_dot_product_attention(
+        *by_head, attn_mask=visible, scale=1 / attn_scale
+    ).transpose(1, 2)
+
+
 def causal(n_pos: int, device: torch.device) -> Tensor:
     """True where a query (row) may see a key (column)."""
     return torch.ones(n_pos, n_pos, dtype=torch.bool, device=device).tril()
 
 
 def forward(
-    weights: Weights, ids: Int[Tensor, "batch pos"], tap: Tap
+    weights: Weights,
+    ids: Int[Tensor, "batch pos"],
+    tap: Tap,
+    sites: Collection[Site] | None = None,
 ) -> Float[Tensor, "batch pos d_model"]:
-    """What the unembedding reads, at every position, with `tap` at every site on the way.
+    """What the unembedding reads, at every position, with `tap` at the sites on the way.
 
-    Sites are passed in forward order. Time is that of one plain forward pass (attention is
-    spelled out, since scores and pattern are sites).
+    Sites are passed in forward order; `sites` are those that `tap` must see, all when left out.
+    Time is that of one plain forward pass. Attention runs in one kernel where `tap` need see
+    neither scores nor pattern, and is spelled out where it must.
     """
     cfg, n_heads = weights.cfg, weights.cfg.n_heads
     n_pos = ids.shape[1]
@@ -120,10 +138,13 @@ def forward(
         x = tap(whole_site("resid_pre", layer), x)
         qkv = project_qkv(read("ln1", layer, x, block.ln1), block, n_heads)
         q, k, v = (tap(whole_site(kind, layer), y) for kind, y in zip("qkv", qkv, strict=True))
-        scores = attention_scores(q, k, visible, block.attn_scale)
-        scores = tap(whole_site("attn_scores", layer), scores)
-        pattern = tap(whole_site("pattern", layer), scores.softmax(dim=-1))
-        z = tap(whole_site("z", layer), mix_values(pattern, v))
+        at_scores, at_pattern = whole_site("attn_scores", layer), whole_site("pattern", layer)
+        if sites is None or at_scores in sites or at_pattern in sites:
+            scores = tap(at_scores, attention_scores(q, k, visible, block.attn_scale))
+            z = mix_values(tap(at_pattern, scores.softmax(dim=-1)), v)
+        else:
+            z = attention(q, k, v, visible, block.attn_scale)
+        z = tap(whole_site("z", layer), z)
         x = x + tap(whole_site("attn_out", layer), linear(z.flatten(-2), block.W_O, block.b_O))
         if (mlp := block.mlp) is not None:
             x = tap(whole_site("resid_mid", layer), x)

@@ -26,7 +26,7 @@ from interp.readout import readout
 from interp.replay import Progress
 from interp.result_sets import Variable, labelled_set
 from interp.shell import Shell
-from interp.sites import Site
+from interp.sites import Site, whole_site
 from interp.weights import Weights
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def _tally(
         return value
 
     with torch.no_grad(), contextlib.suppress(_AllSeen):
-        program.run(ids, tap)
+        program.run(ids, tap, [whole_site("mlp_post", layer) for layer in range(len(tallies))])
 
 
 class _AllSeen(Exception):  # noqa: N818 (no error: a way out)

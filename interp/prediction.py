@@ -160,7 +160,7 @@ def continuation(
     drawn, program = [], program_of(model)
     for _ in range(n_new):
         with torch.no_grad():
-            logits = program.unembed(program.run(ids, lambda _, value: value)[:, -1])
+            logits = program.unembed(program.run(ids, lambda _, value: value, ())[:, -1])
         chances = tempered(without_padding(model, logits), temperature, top_k, top_p)
         chosen = torch.multinomial(chances, 1, generator=generator)
         given = chances.gather(-1, chosen), -logits.log_softmax(-1).gather(-1, chosen)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import threading
 from collections import OrderedDict
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -33,14 +34,17 @@ class Shell:
         self._model.setup()
         self._lock = threading.Lock()
 
-    def run(self, ids: Int[Tensor, "batch pos"], tap: Tap) -> Float[Tensor, "batch pos d_model"]:
-        """As `interp.forward.forward`: what the unembedding reads, with `tap` at every site."""
+    def run(
+        self, ids: Int[Tensor, "batch pos"], tap: Tap, sites: Collection[Site] | None = None
+    ) -> Float[Tensor, "batch pos d_model"]:
+        """As `interp.forward.forward`: what the unembedding reads, with `tap` at the sites."""
         shell, final = self._model, []
 
         def at(site: Site):
             return site.hook_name, lambda value, hook: tap(site, value)
 
-        there = [site for site in sites_of(self.cfg) if site.hook_name in shell.hook_dict]
+        wanted = sites_of(self.cfg) if sites is None else sites
+        there = [site for site in wanted if site.hook_name in shell.hook_dict]
         last = whole_site("resid_post", self.cfg.n_layers - 1)
         end = getattr(shell, "ln_final", None) or shell.hook_dict[last.hook_name]
         with self._lock, shell.hooks(fwd_hooks=[at(site) for site in there]):

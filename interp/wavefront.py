@@ -21,7 +21,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from interp.attending import OwnKeys, fused, spelled_out
-from interp.forward import affine, centred, linear, scale_of
+from interp.forward import affine, centred, linear, project_qkv, scale_of
 from interp.packing import EVERY, ORDER, Edit, Tokens, moment, put, taken, where_true
 from interp.sites import Site, whole_site
 
@@ -82,7 +82,9 @@ class Wavefront:
                 first[edit.row] = first[edit.row].clamp_max(when)
                 self.own_from[edit.row] = self.own_from[edit.row].clamp_max(own_from)
                 keys.append(edit.row * self.end + edit.pos)
-        key = torch.cat(keys).unique() if keys else torch.zeros(0, dtype=torch.long, device=device)
+        none = torch.zeros(0, dtype=torch.long, device=device)
+        # A query's many keys stand side by side: sorting needs only one of them.
+        key = torch.cat([none, *keys]).unique_consecutive().unique()
         row, pos = key // self.end, key % self.end
         # Rows come in the order of their first edit, so what joins together lies together.
         when, count = first[row].unique_consecutive(return_counts=True)
@@ -199,15 +201,7 @@ class Wavefront:
         """From what attention reads to z, on the tokens at which z may have changed."""
         live, last = self.live, layer == self.n_layers - 1
         q_at, k_at, v_at = (whole_site(kind, layer) for kind in "qkv")
-        heads = (self.weights.cfg.n_heads, self.weights.cfg.d_head)
-        width = heads[0] * heads[1]
-        W_Q, W_KV = block.W_QKV[:, :width], block.W_QKV[:, width:]
-        b_Q, b_KV = block.b_QKV[:width], block.b_QKV[width:]
-        live[k_at], live[v_at] = linear(read, W_KV, b_KV).unflatten(-1, (2, *heads)).unbind(-3)
-        # In the last layer only scored positions go on, so only their queries are needed.
-        asked = where_true(self.is_scored[self.tokens.pos]) if last else EVERY
-        q = read.new_zeros(len(read), width) if asked is not EVERY else read
-        live[q_at] = put(q, asked, linear(taken(read, asked), W_Q, b_Q)).unflatten(-1, heads)
+        live[q_at], live[k_at], live[v_at] = self._qkv(block, read, last)
         for site in (q_at, k_at, v_at):
             self._reach(site)
 
@@ -215,6 +209,22 @@ class Wavefront:
         own = OwnKeys(changed.row, changed.pos, live.pop(k_at), live.pop(v_at))
         self._grow_to(self._queries(changed, self.own_from <= layer, last))
         live[whole_site("z", layer)] = self._mixed(layer, block, live.pop(q_at), own)
+
+    def _qkv(
+        self, block: Block, read: Float[Tensor, "token d_model"], last: bool
+    ) -> tuple[Float[Tensor, "token head d_head"], ...]:
+        """Queries, keys and values. In the last layer only scored positions go on, so only their
+        queries are needed."""
+        cfg = self.weights.cfg
+        asked = where_true(self.is_scored[self.tokens.pos]) if last else EVERY
+        if asked is EVERY:
+            return project_qkv(read, block, cfg.n_heads)
+        heads = (cfg.n_heads, cfg.d_head)
+        width = cfg.n_heads * cfg.d_head
+        some = linear(taken(read, asked), block.W_QKV[:, :width], block.b_QKV[:width])
+        q = put(read.new_zeros(len(read), width), asked, some)
+        kv = linear(read, block.W_QKV[:, width:], block.b_QKV[width:])
+        return q.unflatten(-1, heads), *kv.unflatten(-1, (2, *heads)).unbind(-3)
 
     def _mixed(
         self, layer: int, block: Block, q: Float[Tensor, "token head d_head"], own: OwnKeys

@@ -21,9 +21,11 @@ from interp.errors import InputError
 from interp.forward import Tap, forward, linear
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from transformer_lens import HookedTransformer, HookedTransformerConfig
+
+    from interp.sites import Site
 
 ACTIVATIONS: dict[str | None, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
@@ -114,9 +116,11 @@ class Weights:
     W_U: Float[Tensor, "d_model d_vocab_out"]
     b_U: Float[Tensor, " d_vocab_out"]
 
-    def run(self, ids: Int[Tensor, "batch pos"], tap: Tap) -> Float[Tensor, "batch pos d_model"]:
+    def run(
+        self, ids: Int[Tensor, "batch pos"], tap: Tap, sites: Collection[Site] | None = None
+    ) -> Float[Tensor, "batch pos d_model"]:
         """`interp.forward.forward` with these weights."""
-        return forward(self, ids, tap)
+        return forward(self, ids, tap, sites)
 
     def unembed(self, final: Float[Tensor, "... d_model"]) -> Float[Tensor, "... d_vocab_out"]:
         """Logits of what `run` returned."""
@@ -166,10 +170,10 @@ def lay_out(model: HookedTransformer) -> Weights:
 
     def block(module: Any) -> Block:
         attn = module.attn
-        by_head = torch.stack([W.detach() for W in (attn.W_Q, attn.W_K, attn.W_V)])
+        by_input = [W.detach().transpose(0, 1) for W in (attn.W_Q, attn.W_K, attn.W_V)]
         return Block(
             ln1=norm(module.ln1),
-            W_QKV=by_head.permute(2, 0, 1, 3).flatten(1),
+            W_QKV=torch.cat(by_input, dim=1).flatten(1),
             b_QKV=torch.stack([b.detach() for b in (attn.b_Q, attn.b_K, attn.b_V)]).flatten(),
             attn_scale=float(attn.attn_scale),
             W_O=attn.W_O.detach().flatten(0, 1),

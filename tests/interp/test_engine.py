@@ -41,6 +41,27 @@ def test_every_site_equals_transformer_lens_cache(model):
     torch.testing.assert_close(traced.logits, logits, rtol=0, atol=1e-10)
 
 
+def test_attention_in_one_kernel_equals_attention_spelled_out(model):
+    ids = random_ids(1, batch=3)
+    whole = trace(model, ids)
+    between = ("attn_scores", "pattern")
+    sites = [site for site in sites_of(model.cfg) if site.kind not in between]
+    some = trace(model, ids, sites=sites)
+    assert set(some.values) == set(sites)
+    for site in sites:
+        torch.testing.assert_close(some[site], whole[site], rtol=0, atol=1e-10, msg=str(site))
+    torch.testing.assert_close(some.logits, whole.logits, rtol=0, atol=1e-10)
+
+
+def test_a_pattern_of_one_layer_is_kept_beside_other_layers_in_one_kernel(model):
+    ids = random_ids(1, batch=3)
+    whole, site = trace(model, ids), Site("pattern", 1)
+    some = trace(model, ids, sites=[site])
+    assert set(some.values) == {site}
+    torch.testing.assert_close(some[site], whole[site], rtol=0, atol=1e-10)
+    torch.testing.assert_close(some.logits, whole.logits, rtol=0, atol=1e-10)
+
+
 def test_stream_is_transformer_lens_accumulated_resid(model):
     ids = random_ids(2, batch=3)
     _, cache = model.run_with_cache(ids)

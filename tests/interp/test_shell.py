@@ -43,6 +43,14 @@ def model(request):
     return model
 
 
+def test_only_the_sites_asked_for_are_kept(model):
+    site = Site("z", 1)
+    whole, some = trace(model, "abcd"), trace(model, "abcd", sites=[site])
+    assert set(some.values) == {site}
+    assert torch.equal(some[site], whole[site])
+    assert torch.equal(some.logits, whole.logits)
+
+
 def test_sites_and_sweeps_equal_transformer_lens(model):
     pair = contrast(model, ["abcdefg", "kbcdebc"], ["abhdefg", "abcdebc"])
     logits, cache = model.run_with_cache(pair.base)
