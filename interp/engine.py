@@ -148,8 +148,8 @@ def trace(
             `torch.autograd.grad(f(t.logits), [t["z", 1], ...])` works. Parameters get none.
 
     Returns:
-        A Trace. Equal to HookedTransformer's own cache up to rounding: about 1e-14 in float64
-        and 1e-5 in float32.
+        A Trace. Equal to HookedTransformer's own cache up to rounding, about 1e-14 in float64
+        and 1e-5 in float32; equal up to the same rounding whichever other sites are kept.
 
     Raises:
         InputError: input that `to_ids` refuses, or a site that the model does not have.

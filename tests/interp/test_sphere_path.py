@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import xarray as xr
 from agreement import CLOSE, values
 from folding import folded
 from hypothesis import given
@@ -231,6 +232,14 @@ def test_a_constant_embedding_has_a_radius_but_no_direction():
     assert sphere_path(model, "abc")["hop_angle"].sel(hop="0_attn_out").isnull().all()
 
 
+def assert_same(one: xr.Dataset, other: xr.Dataset) -> None:
+    """Up to rounding: a trace that keeps patterns attends in other steps than one that does not."""
+    xr.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-11)
+    numbers = {"distortion"}  # measured too, so rounded too
+    for key in (one.attrs | other.attrs).keys() - numbers:
+        assert one.attrs[key] == other.attrs[key]
+
+
 def test_one_trace_serves_every_question():
     model, ids = random_hooked(2), random_ids(4, batch=2)
     run = trace(model, ids)
@@ -246,9 +255,9 @@ def test_one_trace_serves_every_question():
         query_uniformity,
         key_selectability,
     ):
-        assert analysis(model, run).identical(analysis(model, ids)), analysis.__name__
-    assert direct_effect(model, run, 3).identical(direct_effect(model, ids, 3))
-    assert ablation_effect(model, run, 3).identical(ablation_effect(model, ids, 3))
+        assert_same(analysis(model, run), analysis(model, ids))
+    assert_same(direct_effect(model, run, 3), direct_effect(model, ids, 3))
+    assert_same(ablation_effect(model, run, 3), ablation_effect(model, ids, 3))
     with pytest.raises(InputError, match="trace of model"):
         sphere_radius(random_hooked(3), run)
 
