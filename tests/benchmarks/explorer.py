@@ -114,7 +114,8 @@ def at_server(address: str, page: str, model: str, **query: str) -> tuple[float,
             began = time.monotonic()
             client.move(path, "pos", pos)
             took.append(time.monotonic() - began)
-        assert client.charts, client.sentences
+        # Long measuring waits for its button, and says so.
+        assert client.charts or page == "Training", client.sentences
     return opened, statistics.median(took)
 
 
