@@ -27,10 +27,15 @@ def choose_step(steps: Sequence[int]) -> int:
         "Training step", steps, steps[-1], key="step", bind="query-params",
         help="Every page shows the model as it was at this step.",
     )  # fmt: skip
-    if st.session_state.get("playing"):
-        st.button("Pause", icon=":material/pause:", key="pause", on_click=_pause)
-    else:
-        st.button("Play", icon=":material/play_arrow:", key="play", on_click=_play, args=(steps,))
+    playing = bool(st.session_state.get("playing"))
+    # One button with two names: of two, the one before would stay on the screen beside the other.
+    st.button(
+        "Pause" if playing else "Play",
+        icon=":material/pause:" if playing else ":material/play_arrow:",
+        key="play",
+        on_click=_pause if playing else _play,
+        args=() if playing else (steps,),
+    )
     st.session_state["steps"] = list(steps)
     return step
 
