@@ -1,5 +1,7 @@
 """Training: how each mechanism formed, step by step."""
 
+import shlex
+
 import numpy as np
 import streamlit as st
 
@@ -55,11 +57,12 @@ if kept.is_file():
         page.others.append(str(other.stat().st_mtime_ns))
         runs.append(page.combine(f"seed_{place}", interp.read_results, shown_path(other)))
 else:
-    st.info(
-        f"Nothing is kept of this run yet, so this is measured on random blocks. `orrery dynamics "
-        f"{literal(shown_path(at.run.path))}` measures on its own text, once."
-    )
     path = shown_path(at.run.path)
+    st.info(
+        "Nothing is kept of this run yet, so this is measured on random blocks. This measures it "
+        "on its own text, once:"
+    )
+    st.code(f"orrery dynamics {shlex.quote(path)}", language="bash")
     series = page.given("series", Snapshots(path), f"Snapshots({path!r})", path, "Snapshots")
     work = len(at.run.steps) * BLOCKS * at.model.cfg.n_ctx * (at.model.cfg.n_params or 0)
     measures = page.sweep_steps(

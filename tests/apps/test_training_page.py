@@ -30,7 +30,8 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_run_that_was_not_measured_is_measured_on_random_blocks(runs, open_page):
     app = open_page("training")
     assert sentences(app) == []
-    assert "orrery dynamics" in app.info[0].value
+    assert app.code[0].value.startswith("orrery dynamics ")
+    assert app.code[0].value.endswith("a_tiny")
     assert "track_training(series, cache=None)" in app.code[-1].value
     assert not (runs / "a_tiny" / "dynamics").exists()
     line = charts(app)[0]["data"][0]
