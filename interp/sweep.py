@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -67,9 +68,14 @@ class Grid:
         return coords
 
     @property
+    def strides(self) -> dict[str, int]:
+        """How many cells on the next index along each axis lies."""
+        return {axis: math.prod(self.shape[i + 1 :]) for i, axis in enumerate(self.axes)}
+
+    @property
     def n_cells(self) -> int:
         """Cells in all."""
-        return torch.Size(self.shape).numel()
+        return math.prod(self.shape)
 
 
 # What a sweep runs over when nothing is said.
@@ -223,49 +229,58 @@ def runs_at(base: Trace, source: Trace | None, pos: int | None) -> Runs:
 
 
 def _edits(base: Trace, donor: Donor, cells: Grid) -> list[Edit]:
-    layers = cells.axes.get("layer")
-    kinds = cells.axes.get("kind", torch.arange(len(cells.kinds))).tolist()
-    edits = []
-    for at_kind, kind in enumerate(cells.kinds[i] for i in kinds):
-        place = {"kind": at_kind}
-        if not SITE_KINDS[kind].has_layer:
-            edits.append(_edit(base, donor, cells, whole_site(kind), place))
-        elif layers is None:
-            every = range(base.model.cfg.n_layers)
-            edits += [_edit(base, donor, cells, whole_site(kind, layer), place) for layer in every]
-        else:
-            edits += [
-                _edit(base, donor, cells, whole_site(kind, layer + later), place | {"layer": at})
-                for at, layer in enumerate(layers.tolist())
-                for later in range(cells.window)
-            ]
+    """What the cells write, site by site."""
+    edits, tables = [], {}
+    for first_cell, site in _places(cells, base.model.cfg.n_layers):
+        sizes = dict(zip(SITE_KINDS[site.kind].axes, base.values[site].shape[1:], strict=False))
+        differs = donor.differs(site)
+        # Sites whose values lie and differ alike share a table.
+        alike = (*sizes.items(), differs)
+        if alike not in tables:
+            tables[alike] = _table(cells, sizes, differs)
+        cell, batch, index = tables[alike]
+        row = (cell + first_cell) * len(base.ids) + batch
+        edits.append(Edit(site, row, index, donor.value(site)[(batch, *index)]))
     return edits
 
 
-def _edit(base: Trace, donor: Donor, cells: Grid, site: Site, place: Mapping[str, int]) -> Edit:
-    """What all cells of the grid write at one site; `place` says where the cells' kind and layer
-    stand on their axes."""
-    axes = SITE_KINDS[site.kind].axes
-    sizes = zip(axes, base.values[site].shape[1:], strict=False)
-    every = {axis: torch.arange(size, device=base.ids.device) for axis, size in sizes}
+def _places(cells: Grid, n_layers: int) -> Iterator[tuple[int, Site]]:
+    """The sites that are edited, each with the first of the cells that edit it."""
+    layers = cells.axes.get("layer", torch.arange(n_layers)).tolist()
+    for at_kind, i in enumerate(cells.axes.get("kind", torch.arange(len(cells.kinds))).tolist()):
+        kind, first_cell = cells.kinds[i], at_kind * cells.strides.get("kind", 0)
+        if not SITE_KINDS[kind].has_layer:
+            yield first_cell, whole_site(kind)
+            continue
+        for at_layer, layer in enumerate(layers):
+            for later in range(cells.window):
+                at = first_cell + at_layer * cells.strides.get("layer", 0)
+                yield at, whole_site(kind, layer + later)
+
+
+def _table(
+    cells: Grid, sizes: Mapping[str, int], differs: Bool[Tensor, "batch pos"]
+) -> tuple[Int[Tensor, " line"], Int[Tensor, " line"], tuple[Int[Tensor, " line"], ...]]:
+    """All writes to a site with axes of these sizes, one a line: which cell writes, counted from
+    the first that edits the site, to which prompt and where."""
+    axes, device = tuple(sizes), differs.device
+    every = {axis: torch.arange(size, device=device) for axis, size in sizes.items()}
     indices = {axis: cells.axes.get(axis, every[axis]) for axis in axes}
-    # Swept axes first, so that the table comes out sorted by row.
+    # Swept axes first, so that the table comes out sorted by cell.
     swept = [axis for axis in cells.axes if axis in axes]
     order = [*swept, "batch", *(axis for axis in axes if axis not in swept)]
     at = "query_pos" if "query_pos" in axes else "pos"
-    writes = _spread(donor.differs(site)[:, indices[at]], ("batch", at), order)
+    writes = _spread(differs[:, indices[at]], ("batch", at), order)
     if "key_pos" in axes:
         seen = indices["key_pos"] <= indices["query_pos"][:, None]
         writes = writes & _spread(seen, ("query_pos", "key_pos"), order)
-    counts = {"batch": len(base.ids)} | {axis: len(i) for axis, i in indices.items()}
+    counts = {"batch": len(differs)} | {axis: len(i) for axis, i in indices.items()}
     where = writes.expand([counts[axis] for axis in order]).nonzero(as_tuple=True)
     nth = dict(zip(order, where, strict=True))
     cell = torch.zeros_like(nth["batch"])
-    for axis, along in cells.axes.items():
-        cell = cell * len(along) + (nth[axis] if axis in nth else place[axis])
-    row = cell * len(base.ids) + nth["batch"]
-    within = tuple(indices[axis][nth[axis]] for axis in axes)
-    return Edit(site, row, within, donor.value(site)[(nth["batch"], *within)])
+    for axis in swept:
+        cell = cell + nth[axis] * cells.strides[axis]
+    return cell, nth["batch"], tuple(indices[axis][nth[axis]] for axis in axes)
 
 
 def _spread(value: Tensor, axes: Sequence[str], order: Sequence[str]) -> Tensor:
