@@ -155,10 +155,12 @@ def trace(
         InputError: input that `to_ids` refuses, or a site that the model does not have.
     """
     ids = to_ids(model, input)
-    wanted = sites_of(model.cfg) if sites is None else sites
-    for site in wanted:
-        site.check(model.cfg, ids.shape[1])
-    kept = frozenset(site.whole for site in wanted)
+    kept = frozenset(sites_of(model.cfg))
+    if sites is not None:
+        for site in sites:
+            if site not in kept:  # with indices, or wrong
+                site.check(model.cfg, ids.shape[1])
+        kept = frozenset(site.whole for site in sites)
     values: dict[Site, Tensor] = {}
 
     def keep(site: Site, value: Tensor) -> Tensor:

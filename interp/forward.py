@@ -54,6 +54,13 @@ def affine(y: Float[Tensor, "... d_model"], ln: LayerNorm) -> Float[Tensor, "...
     return torch.addcmul(ln.shift, y, ln.gain)
 
 
+def layer_norm(
+    x: Float[Tensor, "... d_model"], ln: LayerNorm, eps: float
+) -> Float[Tensor, "... d_model"]:
+    """LayerNorm in one kernel, where nobody looks at its parts."""
+    return F.layer_norm(x, x.shape[-1:], ln.gain, ln.shift, eps)
+
+
 def linear(
     x: Float[Tensor, "... d_in"], W: Float[Tensor, "d_in d_out"], b: Float[Tensor, " d_out"]
 ) -> Float[Tensor, "... d_out"]:
@@ -122,9 +129,14 @@ def forward(
     n_pos = ids.shape[1]
     visible = causal(n_pos, ids.device)
 
+    def seen(*kinds: str, layer: int | None) -> bool:
+        return sites is None or any(whole_site(kind, layer) in sites for kind in kinds)
+
     def read(kind: str, layer: int | None, x: Tensor, ln: LayerNorm | None) -> Tensor:
         if ln is None:
             return x
+        if not seen(f"{kind}_scale", f"{kind}_normalized", layer=layer):
+            return layer_norm(x, ln, cfg.eps)
         y, scale = normalised(x, cfg.eps)
         given = tap(whole_site(f"{kind}_scale", layer), scale)
         if given is not scale:
@@ -138,20 +150,23 @@ def forward(
         x = tap(whole_site("resid_pre", layer), x)
         qkv = project_qkv(read("ln1", layer, x, block.ln1), block, n_heads)
         q, k, v = (tap(whole_site(kind, layer), y) for kind, y in zip("qkv", qkv, strict=True))
-        at_scores, at_pattern = whole_site("attn_scores", layer), whole_site("pattern", layer)
-        if sites is None or at_scores in sites or at_pattern in sites:
-            scores = tap(at_scores, attention_scores(q, k, visible, block.attn_scale))
-            z = mix_values(tap(at_pattern, scores.softmax(dim=-1)), v)
+        if seen("attn_scores", "pattern", layer=layer):
+            scores = attention_scores(q, k, visible, block.attn_scale)
+            pattern = tap(whole_site("attn_scores", layer), scores).softmax(dim=-1)
+            z = mix_values(tap(whole_site("pattern", layer), pattern), v)
         else:
             z = attention(q, k, v, visible, block.attn_scale)
         z = tap(whole_site("z", layer), z)
         x = x + tap(whole_site("attn_out", layer), linear(z.flatten(-2), block.W_O, block.b_O))
         if (mlp := block.mlp) is not None:
             x = tap(whole_site("resid_mid", layer), x)
-            pre = linear(read("ln2", layer, x, block.ln2), mlp.W_in, mlp.b_in)
-            post = tap(
-                whole_site("mlp_post", layer), mlp.act_fn(tap(whole_site("mlp_pre", layer), pre))
-            )
-            x = x + tap(whole_site("mlp_out", layer), linear(post, mlp.W_out, mlp.b_out))
+            y = read("ln2", layer, x, block.ln2)
+            if seen("mlp_pre", "mlp_post", layer=layer):
+                pre = tap(whole_site("mlp_pre", layer), linear(y, mlp.W_in, mlp.b_in))
+                post = tap(whole_site("mlp_post", layer), mlp.act_fn(pre))
+                out = linear(post, mlp.W_out, mlp.b_out)
+            else:
+                out = mlp(y)
+            x = x + tap(whole_site("mlp_out", layer), out)
         x = tap(whole_site("resid_post", layer), x)
     return read("ln_final", None, x, weights.ln_final)

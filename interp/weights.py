@@ -85,7 +85,7 @@ class MLP:
     W_out: Float[Tensor, "d_mlp d_model"]
     b_out: Float[Tensor, " d_model"]
 
-    def __call__(self, read: Float[Tensor, "token d_model"]) -> Float[Tensor, "token d_model"]:
+    def __call__(self, read: Float[Tensor, "... d_model"]) -> Float[Tensor, "... d_model"]:
         """What it writes, where nobody looks at its neurons."""
         return linear(self.act_fn(linear(read, self.W_in, self.b_in)), self.W_out, self.b_out)
 
