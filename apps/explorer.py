@@ -10,6 +10,8 @@ import time
 
 import streamlit as st
 
+from chart import chart_ahead
+
 # Title: file, icon, and what the page needs in the sidebar beyond the common items.
 PAGES = {
     "Predict": ("views/predict.py", ":material/edit_note:", ("loss",)),
@@ -42,7 +44,7 @@ CSS = """
     .st-key-foreseen, .st-key-neurons, .st-key-activity, .st-key-windows, .st-key-comparison,
     .st-key-inside, .st-key-from_where) {
     overflow-x: auto;
-    & [data-testid=stFullScreenFrame] { min-width: 700px; }
+    & .chart { min-width: 700px; }
   }
 }
 """
@@ -58,10 +60,11 @@ def main() -> None:
 def show(page: st.Page) -> None:
     """The sidebar, the prompt and the page; or, in their place, one sentence on what is wrong."""
     # The frame of the page is on the screen before this: PyTorch takes seconds to import. Meanwhile
-    # the browser has a chart to draw, unseen, for which it must fetch what all charts need.
+    # the browser fetches what charts need.
     ahead = st.empty()
     if "foundations" not in sys.modules:
-        ahead.plotly_chart({"data": [{}]}, key="ahead")
+        with ahead:
+            chart_ahead(key="ahead")
     with st.spinner("Starting …"):
         import foundations  # noqa: F401 - first, to gather all that the others import
         from bringing import brought

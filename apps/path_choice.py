@@ -49,7 +49,7 @@ def _show(page: Worksheet, pair: Any, metric: Any, base: float, source: float) -
             figures.sender_bars,
             estimates,
             selected=sender,
-            on_select=_choose("sender"),
+            on_click=_choose("sender"),
             alt="How much each component's changed output is estimated to matter.",
         )
     paths = page.ask("paths", interp.path_patching, pair, metric, senders=[sender])
@@ -63,7 +63,7 @@ def _show(page: Worksheet, pair: Any, metric: Any, base: float, source: float) -
             figures.receiver_bars,
             paths,
             selected=receiver,
-            on_select=_choose("receiver"),
+            on_click=_choose("receiver"),
             alt=f"What the change of {sender} does through each receiver by itself.",
         )
         one = float(change.sel(receiver=receiver))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import streamlit as st
 from streamlit.components.v2 import component
+
+from chart import CONFIG
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -40,19 +42,18 @@ export default function ({ data, parentElement }) {
 """
 
 
-def offer_pictures(drawn: Mapping[str, Figure], config: Mapping[str, Any]) -> None:
+def offer_pictures(drawn: Mapping[str, Figure]) -> None:
     """Buttons that save each chart.
 
     Args:
         drawn: figures by the key of their chart on this page.
-        config: plotly's settings for the HTML.
     """
     st.caption("HTML opens without a network and is still interactive. SVG and PNG are as shown.")
     with st.container(horizontal=True):
         for name, figure in drawn.items():
             st.download_button(
                 f"{name.replace('_', ' ')} (HTML)",
-                lambda figure=figure: figure.to_html(config=config),
+                lambda figure=figure: figure.to_html(config=CONFIG),
                 f"{name}.html",
                 "text/html",
                 key=f"html-{name}",

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import streamlit as st
 
 import interp
+from chart import chart
 from interp import figures
 from literal import literal
 from long_work import long_work
@@ -28,11 +29,6 @@ if TYPE_CHECKING:
 
 Answer = TypeVar("Answer")
 TEXTS = ("prompt", "corrupt")
-CHART = {
-    "displaylogo": False,
-    "modeBarButtonsToRemove": ["select2d", "lasso2d", "autoScale2d"],
-    "toImageButtonOptions": {"format": "png", "scale": 2},
-}
 
 
 @dataclass(frozen=True)
@@ -195,37 +191,29 @@ class Worksheet:
         figure: Callable[..., Figure],
         *arguments: Any,
         alt: str,
-        on_select: Callable[[list[Any]], None] | None = None,
+        on_click: Callable[[list[Any]], None] | None = None,
         **settings: Any,
     ) -> None:
         """`name = figure(...)`, shown as a chart.
 
         Args:
             alt: the chart in words.
-            on_select: called with the customdata of a point that was clicked.
+            on_click: called with the customdata of a point that was clicked.
         """
         if self.selection.dark:
             settings["dark"] = True
         called = f"figures.{figure.__name__}"
         words = f"{called}({self._written(arguments, settings)})"
         source = f"{called}({self._written(arguments, settings, inline=True)})"
-        drawn = _figure(self._asked_of, source, lambda: figure(*arguments, **settings))
+        drawn, words_of_it = _figure(self._asked_of, source, lambda: figure(*arguments, **settings))
         self.lines.append(f"{name} = {words}")
         self.drawn[name] = drawn
-
-        def selected() -> None:
-            points = st.session_state[name].selection.points
-            if on_select is not None and points:
-                on_select(points[0]["customdata"])
-
-        st.plotly_chart(
-            drawn,
-            theme=None,
+        chart(
+            words_of_it,
             key=name,
             alt=alt,
-            config=CHART | {"displayModeBar": "hover"},
-            selection_mode="points",
-            on_select="ignore" if on_select is None else selected,
+            subject=f"{called} {self.selection.run.path} {self.selection.prompt}",
+            on_click=on_click,
         )
 
     def check(self, sentence: str, error: float, tolerance: float) -> None:
@@ -306,8 +294,10 @@ def _kept(asked_of: str, question: str) -> list[Any]:
 
 
 @st.cache_resource(max_entries=64, show_spinner=False)
-def _figure(asked_of: str, question: str, _draw: Callable[[], Any]) -> Any:
-    return _draw()
+def _figure(asked_of: str, question: str, _draw: Callable[[], Figure]) -> tuple[Figure, str]:
+    """A figure, and its JSON for the browser."""
+    figure = _draw()
+    return figure, str(figure.to_json())
 
 
 # On its own, so that looking into a tab does not run the page; and only what is looked at is made,
@@ -322,7 +312,7 @@ def _foot(page: Worksheet) -> None:
             offer_tables(page.results)
     if pictures.open:
         with pictures:
-            offer_pictures(page.drawn, CHART)
+            offer_pictures(page.drawn)
     if code.open:
         with code:
             st.caption("Gives the numbers and figures of this page, pasted into Python here.")

@@ -14,7 +14,14 @@ VIEWS = [path.stem for path in sorted((APPS / "views").glob("*.py"))]
 
 def charts(app: AppTest) -> list[dict[str, Any]]:
     """The figures on a page, as plotly's JSON."""
-    return [json.loads(chart.proto.spec) for chart in app.get("plotly_chart")]
+    return [asked["figure"] for asked in asked_charts(app)]
+
+
+def asked_charts(app: AppTest) -> list[dict[str, Any]]:
+    """What the browser is asked to draw: each figure, and what is said about it."""
+    components = [each.proto for each in app.get("bidi_component")]
+    asked = [json.loads(it.bytes) for it in components if it.component_name == "orrery_chart"]
+    return [it for it in asked if it["figure"] is not None]
 
 
 def sentences(app: AppTest) -> list[str]:

@@ -114,8 +114,8 @@ def settle(page: Page) -> None:
         """() => {
           const app = document.querySelector("[data-testid=stApp]");
           const idle = app.dataset.testScriptState === "notRunning";
-          const charts = [...document.querySelectorAll("[data-testid=stPlotlyChart]")];
-          const drawn = charts.length && charts.every((c) => c.querySelector(".main-svg"));
+          const charts = [...document.querySelectorAll(".chart[role=figure]")];
+          const drawn = charts.length && charts.every((c) => c.dataset.drawn === "true");
           const foot = document.querySelector("[data-testid=stTabs]");
           const refused = document.querySelector("[data-testid=stAlert]");
           const stale = document.querySelector("[data-stale=true]");

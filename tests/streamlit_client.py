@@ -101,9 +101,10 @@ class Client:
 
     def _element(self, element: Any) -> None:
         kind = element.WhichOneof("type")
-        if kind == "plotly_chart":
-            chart = element.plotly_chart
-            self.charts[chart.id or str(len(self.charts))] = chart.spec
+        if kind == "bidi_component" and element.bidi_component.component_name == "orrery_chart":
+            figure = json.loads(element.bidi_component.bytes)["figure"]
+            if figure is not None:
+                self.charts[element.bidi_component.id] = json.dumps(figure)
         elif kind == "exception":
             self.sentences.append(f"{element.exception.type}: {element.exception.message}")
         elif kind == "alert":

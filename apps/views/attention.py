@@ -32,7 +32,7 @@ with left:
         figures.attention_montage,
         patterns,
         selected=head,
-        on_select=choose_head,
+        on_click=choose_head,
         alt=f"Attention of every head; layer {at.layer}, head {at.head} is framed.",
     )
 with right:

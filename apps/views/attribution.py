@@ -66,7 +66,7 @@ with left:
             effects,
             at.pos,
             selected=opened,
-            on_select=open_component,
+            on_click=open_component,
             alt=f"The direct effect of each component at position {at.pos}, frozen and exact.",
         )
     else:
@@ -78,7 +78,7 @@ with left:
             by_size=order == "by size",
             **({"whole_sublayers": True} if detail == "sublayers" else {}),
             selected=opened,
-            on_select=open_component,
+            on_click=open_component,
             alt=f"The part that each component wrote of the logit difference at position {at.pos}.",
         )
 with right:
@@ -87,7 +87,7 @@ with right:
         figures.attribution_heads,
         parts,
         at.pos,
-        on_select=open_component,
+        on_click=open_component,
         alt=f"The same parts by layer and head at position {at.pos}.",
     )
     st.caption("Blue pushes towards the target, red towards the contrast. Click to open one.")
@@ -129,7 +129,7 @@ page.draw(
     sources,
     at.pos,
     **({"selected": head} if head else {}),
-    on_select=open_head,
+    on_click=open_head,
     alt=f"What every head wrote at position {at.pos}, by the position that it read it from.",
 )
 st.subheader("At every position", anchor=False)

@@ -64,7 +64,7 @@ page.draw(
     words,
     show=MEASURES[measure],
     selected=(state, at.pos),
-    on_select=choose_cell,
+    on_click=choose_cell,
     alt="The top token after each sublayer at each position, coloured by the " + measure + ".",
 )
 

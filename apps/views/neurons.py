@@ -74,7 +74,7 @@ page.draw(
     figures.neuron_bars,
     top,
     selected=(layer, neuron),
-    on_select=choose_neuron,
+    on_click=choose_neuron,
     alt=f"The neurons that wrote most of the logit difference at position {at.pos}, and the tokens "
     "that each writes for and against.",
 )
@@ -90,7 +90,7 @@ page.draw(
     figures.neuron_activity,
     activation,
     pos=at.pos,
-    on_select=choose_pos,
+    on_click=choose_pos,
     alt=f"The activation of neuron {name} at each position of the prompt.",
 )
 words = page.ask(

@@ -36,7 +36,7 @@ page.draw(
     figures.token_losses,
     losses,
     pos=at.pos,
-    on_select=choose_pos,
+    on_click=choose_pos,
     alt="The loss on each token of the prompt, and the loss that the model expected.",
 )
 

@@ -105,7 +105,7 @@ page.draw(
     points=points,
     lowest=lowest,
     **marked,
-    on_select=choose_clicked,
+    on_click=choose_clicked,
     alt=f"The curves of {group} over training steps, on a log axis.",
 )
 if pinned not in (None, at.step) and at.step in steps:
@@ -136,7 +136,7 @@ with left:
         measures,
         HEADS[score],
         **marked,
-        on_select=choose_clicked,
+        on_click=choose_clicked,
         alt=f"The {score} score of every head at every step.",
     )
 with right:
@@ -151,7 +151,7 @@ with right:
         measures,
         PLACES[place],
         **marked,
-        on_select=choose_clicked,
+        on_click=choose_clicked,
         alt=f"The {place} at every state or sublayer, at every step.",
     )
 st.subheader("What changes when", anchor=False)

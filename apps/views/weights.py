@@ -80,7 +80,7 @@ for column, name in zip(columns, CIRCUITS, strict=True):
             figures.circuit_map,
             tables[name],
             **({"selected": pair} if name == circuit else {}),
-            on_select=choose_pair(name),
+            on_click=choose_pair(name),
             alt=f"The {name} circuit of layer {at.layer}, head {at.head}, token by token.",
         )
 
@@ -99,7 +99,7 @@ if places.sizes["place"]:
         "pair",
         figures.pair_bars,
         places,
-        on_select=choose_place,
+        on_click=choose_place,
         alt=f"Attention of layer {at.layer}, head {at.head} wherever the pair meets.",
     )
     st.caption(
@@ -142,7 +142,7 @@ with right:
             figures.composition_map,
             scores,
             *head,
-            on_select=choose_head,
+            on_click=choose_head,
             alt=f"How much layer {at.layer}, head {at.head} reads from earlier heads, and later "
             "heads from it, above chance.",
         )

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import os
 import statistics
 import sys
@@ -67,8 +66,6 @@ def main() -> int:
                 for model, page in shown:
                     seconds = on_screen(chromium, address, page, model)
                     told(f"{model} {page}: position moved, on the screen", seconds, SCREEN)
-                    alone = charts_alone(chromium, address, page, model)
-                    noted(f"{model} {page}: its charts alone in an empty page", alone)
     with tempfile.TemporaryDirectory() as folder:
         large_run(Path(folder))
         with explorer("--runs", folder) as address:
@@ -120,86 +117,40 @@ def at_server(address: str, page: str, model: str, **query: str) -> tuple[float,
 
 
 def on_screen(chromium: Any, address: str, name: str, model: str) -> float:
-    """From a press of a key to the page that follows from it; the median of some."""
+    """From a press of a key to the last thing that changes on the page; the median of some."""
     from visitor import Visitor
 
     visitor = Visitor(chromium, address)
     visitor.open(name, f"?model={model}")
     strip = visitor.page.get_by_role("listbox").first
+    visitor.page.evaluate(_WATCH)
     took = []
     for _ in range(MOVES):
         here = visitor.page.url
-        began = time.monotonic()
         strip.press("ArrowLeft")
-        visitor.page.wait_for_function(_ARRIVED, arg=here, polling=15, timeout=60_000)
-        took.append(time.monotonic() - began)
-        visitor.page.wait_for_timeout(300)
+        took.append(visitor.page.wait_for_function(_CHANGED, arg=here, timeout=60_000).json_value())
     visitor.context.close()
-    return statistics.median(took)
+    return statistics.median(took) / 1000
 
 
-def charts_alone(chromium: Any, address: str, name: str, model: str) -> float:
-    """What a page's charts cost Streamlit and the browser with no analysis and nothing around them.
-
-    From a press of a button to the charts of the next position; the median of some.
-    """
-    from streamlit_client import Client
-
-    path = "" if name == PAGES[0] else name.lower()
-    both = []
-    with Client(address) as client:
-        client.open(path, model=model)
-        for pos in (2, 1):
-            client.move(path, "pos", pos)
-            both.append(list(client.charts.values()))
-    with tempfile.TemporaryDirectory() as folder:
-        Path(folder, "charts.json").write_text(json.dumps(both))
-        script = Path(folder, "empty_page.py")
-        script.write_text(_EMPTY_PAGE)
-        with explorer(script=script) as bare:
-            page = chromium.new_page(viewport={"width": 1400, "height": 900})
-            page.goto(bare)
-            button = page.get_by_role("button", name="next")
-            button.wait_for(timeout=60_000)
-            took = []
-            for _ in range(MOVES + 1):
-                page.wait_for_timeout(700)
-                shown = page.get_by_test_id("stText").inner_text()
-                began = time.monotonic()
-                button.click()
-                page.wait_for_function(_REDRAWN, arg=shown, polling=15, timeout=60_000)
-                took.append(time.monotonic() - began)
-            page.close()
-    return statistics.median(took[1:])
-
-
-_EMPTY_PAGE = """
-import json
-from pathlib import Path
-import streamlit as st
-st.set_page_config(layout="wide")
-st.button("next", on_click=lambda: st.session_state.update(i=st.session_state.get("i", 0) + 1))
-i = st.session_state.get("i", 0)
-for n, chart in enumerate(json.loads(Path(__file__).with_name("charts.json").read_text())[i % 2]):
-    st.plotly_chart(json.loads(chart), theme=None, key=f"chart-{n}", on_select="rerun")
-st.text(str(i))
-"""
-_RESTS = """
-  && app.dataset.testScriptState === "notRunning"
-  && !document.querySelector("[data-stale=true]");
+# The moment of the press, and of the last change after it: to any element, and, as nobody hears of
+# what is drawn on a canvas, to the mark that a chart sets when all of it is drawn.
+_WATCH = """() => {
+  const seen = (window.seen = { pressed: 0, changed: 0 });
+  const now = () => requestAnimationFrame(() => (seen.changed = performance.now()));
+  new MutationObserver(now).observe(
+    document.querySelector("[data-testid=stMain]"),
+    { subtree: true, childList: true, attributes: true, characterData: true },
+  );
+  addEventListener("keydown", () => (seen.pressed = performance.now()), { capture: true });
 }"""
-_REDRAWN = (
-    """(before) => {
+_CHANGED = """(before) => {
   const app = document.querySelector("[data-testid=stApp]");
-  return document.querySelector("[data-testid=stText]")?.innerText !== before"""
-    + _RESTS
-)
-_ARRIVED = (
-    """(before) => {
-  const app = document.querySelector("[data-testid=stApp]");
-  return location.href !== before"""
-    + _RESTS
-)
+  const done = location.href !== before && app.dataset.testScriptState === "notRunning"
+    && !document.querySelector("[data-stale=true], .chart[data-drawn=false]")
+    && performance.now() - seen.changed > 600;
+  return done && seen.changed - seen.pressed;
+}"""
 
 
 def large_run(folder: Path) -> None:
