@@ -25,12 +25,16 @@ _BUSY = """() => {
   const app = document.querySelector("[data-testid=stApp]");
   return !app || app.dataset.testScriptState === "running";
 }"""
-# Where a point of a chart is in the window, or nothing while the chart is being drawn.
+# Where a point of a chart is in the window, or a cell of a map, counted row by row; nothing while
+# the chart is being drawn.
 _POINT = """([key, trace, i]) => {
   const chart = document.querySelector(`.st-key-${key} .js-plotly-plot`);
   const layout = chart?._fullLayout;
   const points = chart?._fullData?.[trace];
-  if (!layout?.xaxis?.d2p || !points?.x) return null;
+  if (!layout?.xaxis?.d2p || !points) return null;
+  const columns = points.type === "heatmap" ? points.z[0].length : null;
+  const x = columns ? i % columns : points.x[i];
+  const y = columns ? Math.floor(i / columns) : points.y[i];
   chart.scrollIntoView({ block: "nearest" });
   const box = chart.getBoundingClientRect();
   const { xaxis, yaxis } = layout;
@@ -38,8 +42,7 @@ _POINT = """([key, trace, i]) => {
   const half = (which) => points.type === "bar" && (points.orientation === "h") === which ? 0.5 : 1;
   const at = (axis, value, share) =>
     axis._offset + (share === 1 ? axis.d2p(value) : axis.d2p(share * value));
-  return [box.left + at(xaxis, points.x[i], half(true)),
-          box.top + at(yaxis, points.y[i], half(false))];
+  return [box.left + at(xaxis, x, half(true)), box.top + at(yaxis, y, half(false))];
 }"""
 
 

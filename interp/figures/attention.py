@@ -19,11 +19,11 @@ from interp.figures.theme import (
     ABOVE,
     Theme,
     canvas,
-    cell_markers,
     outline,
     sequential,
     theme,
     token_axis,
+    touch_markers,
 )
 
 _CLEAR = 255
@@ -75,7 +75,7 @@ def attention_montage(
         height=int(side * n_layers) + 76,
         traces=[
             go.Image(source=_png(indices, look), hoverinfo="skip"),
-            cell_markers(
+            touch_markers(
                 columns * pitch + middle,
                 rows * pitch + middle,
                 np.stack([rows, columns], axis=1).tolist(),

@@ -11,7 +11,7 @@ import xarray as xr
 from interp.errors import InputError
 from interp.figures.glyphs import escaped, quoted, signed, visible
 from interp.figures.results import component_names, one_prompt, tokens_of
-from interp.figures.theme import canvas, cell_markers, diverging, outline, theme, token_axis
+from interp.figures.theme import canvas, diverging, outline, over_cells, theme, token_axis
 
 _KIND_NAMES = {"attn_bias": "bias", "mlp": "MLP"}
 
@@ -131,7 +131,7 @@ def attribution_bars(
 def attribution_heads(attribution: xr.Dataset, pos: int, *, dark: bool = False) -> go.Figure:
     """The parts at one position as a map: layers down; heads, attention bias and MLP across.
 
-    The point over each cell carries [component] as customdata.
+    Each cell carries [component] as customdata.
 
     Raises:
         InputError: as `attribution_bars`.
@@ -160,25 +160,21 @@ def attribution_heads(attribution: xr.Dataset, pos: int, *, dark: bool = False) 
         text=[[signed(value) for value in row] for row in grid.tolist()],
         texttemplate="%{text}",
         textfont={"size": 13},
-        hoverinfo="skip",
         colorbar={"title": {"text": "logits: blue towards, red away"}},
         xgap=2,
         ygap=2,
         **diverging(grid, look),
+        **over_cells(
+            [
+                [members[name][i], f"layer {i}, {name}", signed(float(columns[name][i]), 4)]
+                for i in range(n_layers)
+                for name in names
+            ],
+            grid.shape,
+            "%{customdata[1]}: %{customdata[2]} logits<br>click to open it",
+        ),
     )
-    down, across = (axis.ravel() for axis in np.indices(grid.shape))
-    hover = [
-        [members[names[j]][i], f"layer {i}, {names[j]}", signed(float(grid[i, j]), 4)]
-        for i, j in zip(down, across, strict=True)
-    ]
-    markers = cell_markers(
-        across,
-        down,
-        hover,
-        "%{customdata[1]}: %{customdata[2]} logits<br>click to open it",
-        size=26.0,
-    )
-    figure = canvas(dark, height=max(260, 100 + 44 * n_layers), traces=[heatmap, markers])
+    figure = canvas(dark, height=max(260, 100 + 44 * n_layers), traces=[heatmap])
     figure.update_xaxes(
         tickvals=list(range(len(names))), ticktext=names, showgrid=False, zeroline=False
     )

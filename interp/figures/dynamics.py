@@ -14,7 +14,7 @@ from interp.errors import InputError
 from interp.figures.glyphs import escaped
 from interp.figures.results import hop_labels, state_labels
 from interp.figures.steps import cell_edges, first_step, step_axes, step_places
-from interp.figures.theme import Theme, canvas, cell_markers, outline, sequential, theme
+from interp.figures.theme import Theme, canvas, outline, over_cells, sequential, theme
 
 _DASHES = ("solid", "dash", "dot")
 _LOGARITHMIC = {"kappa"}
@@ -182,7 +182,7 @@ def training_map(
         name: a variable over [step, layer, head], [step, state] or [step, hop].
         step, pinned: steps to frame.
 
-    The point over each cell carries [step] as customdata.
+    Each cell carries [step] as customdata.
 
     Raises:
         InputError: a variable that is not there, or of other axes.
@@ -204,26 +204,25 @@ def training_map(
         scale = {"colorscale": look.scale(look.sequential), "zmin": low, "zmax": high}
     if name in _LOGARITHMIC:
         title = f"log₁₀ {title}"
-    places = step_places(steps)
-    edges = cell_edges(places)
+    edges = cell_edges(step_places(steps))
+    hover = [
+        [int(step), escaped(label), f"{float(value):.4g}"]
+        for label, row in zip(labels, values, strict=True)
+        for step, value in zip(steps, row, strict=True)
+    ]
     heatmap = go.Heatmap(
         x=edges,
         y=np.arange(len(labels) + 1) - 0.5,
         z=colours.astype(np.float32),
-        hoverinfo="skip",
         colorbar={"title": {"text": escaped(title)}},
         xgap=1,
         ygap=1,
         **scale,
+        **over_cells(
+            hover, values.shape, "%{customdata[1]} at step %{customdata[0]}: %{customdata[2]}"
+        ),
     )
-    ys, xs = (axis.ravel() for axis in np.indices(values.shape))
-    hover = [
-        [int(steps[x]), escaped(labels[y]), f"{float(values[y, x]):.4g}"]
-        for y, x in zip(ys, xs, strict=True)
-    ]
-    words = "%{customdata[1]} at step %{customdata[0]}: %{customdata[2]}"
-    markers = cell_markers(places[xs], ys, hover, words)
-    figure = canvas(dark, height=120 + 26 * len(labels), traces=[heatmap, markers])
+    figure = canvas(dark, height=120 + 26 * len(labels), traces=[heatmap])
     figure.update_yaxes(
         tickvals=list(range(len(labels))),
         ticktext=[escaped(label) for label in labels],

@@ -16,8 +16,8 @@ from interp.figures.results import one_prompt, state_labels, tokens_of
 from interp.figures.theme import (
     MONOSPACE,
     canvas,
-    cell_markers,
     outline,
+    over_cells,
     sequential,
     theme,
     token_axis,
@@ -57,7 +57,7 @@ def lens_grid(
         show: the measure that colours the cells, a name of `LENS_MEASURES`.
         selected: (state, position) to frame.
 
-    The point over each cell carries [state, position, ...] as customdata.
+    Each cell carries [state, position, ...] as customdata.
 
     Raises:
         InputError: an unknown measure.
@@ -86,33 +86,31 @@ def lens_grid(
         # A low rank, loss or divergence is the strong reading.
         scale["reversescale"] = True
     words = [labels(row, "inherit", longest=3) for row in best]
+    names = state_labels(states)
+    hover = [
+        [states[i], j, escaped(names[i]), quoted(tokens[j]), quoted(best[i][j]),
+         float(probability[i, j]), float(values[i, j])]
+        for i, j in np.ndindex(values.shape)
+    ]  # fmt: skip
     heatmap = go.Heatmap(
         z=colours.astype(np.float32),
         text=words,
         texttemplate="%{text}",
         textfont={"family": MONOSPACE, "size": 14 if n_pos <= 40 else 11},
-        hoverinfo="skip",
         colorbar=colorbar,
         xgap=1,
         ygap=1,
         **scale,
+        **over_cells(
+            hover,
+            values.shape,
+            "after %{customdata[2]} (%{customdata[0]})"
+            "<br>position %{customdata[1]} %{customdata[3]}"
+            "<br>top token %{customdata[4]}, probability %{customdata[5]:.3f}"
+            f"<br>{escaped(measure.title)} %{{customdata[6]:.4g}}",
+        ),
     )
-    names = state_labels(states)
-    rows, columns = (axis.ravel() for axis in np.indices(values.shape))
-    hover = [
-        [states[i], int(j), escaped(names[i]), quoted(tokens[j]), quoted(best[i][j]),
-         float(probability[i, j]), float(values[i, j])]
-        for i, j in zip(rows, columns, strict=True)
-    ]  # fmt: skip
-    markers = cell_markers(
-        columns,
-        rows,
-        hover,
-        "after %{customdata[2]} (%{customdata[0]})<br>position %{customdata[1]} %{customdata[3]}"
-        "<br>top token %{customdata[4]}, probability %{customdata[5]:.3f}"
-        f"<br>{escaped(measure.title)} %{{customdata[6]:.4g}}",
-    )
-    figure = canvas(dark, height=110 + 34 * n_states, traces=[heatmap, markers])
+    figure = canvas(dark, height=110 + 34 * n_states, traces=[heatmap])
     figure.update_xaxes(**token_axis(tokens, look, "position: the token read there"))
     figure.update_yaxes(
         title="stream state, after",

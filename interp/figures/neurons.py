@@ -13,9 +13,9 @@ from interp.figures.theme import (
     ABOVE,
     MONOSPACE,
     canvas,
-    cell_markers,
     diverging,
     outline,
+    over_cells,
     theme,
     token_axis,
 )
@@ -158,17 +158,15 @@ def neuron_windows(examples: xr.Dataset, *, dark: bool = False) -> go.Figure:
         text=words if shown else None,
         texttemplate="%{text}" if shown else None,
         textfont={"family": MONOSPACE, "size": 12 if n_pos <= 64 else 8},
-        hoverinfo="skip",
         colorbar=ABOVE | {"title": {"text": "activation", "side": "top"}},
         **diverging(values, look),
+        **over_cells(
+            touch,
+            values.shape,
+            "%{customdata[3]} at %{customdata[1]}: %{customdata[4]:.3f}<br>in %{customdata[2]}",
+        ),
     )
-    down, across = (axis.ravel() for axis in np.indices(values.shape))
-    markers = cell_markers(
-        across, down, touch,
-        "%{customdata[3]} at %{customdata[1]}: %{customdata[4]:.3f}<br>in %{customdata[2]}",
-        size=10.0,
-    )  # fmt: skip
-    figure = canvas(dark, height=130 + 28 * n_rows, traces=[heatmap, markers])
+    figure = canvas(dark, height=130 + 28 * n_rows, traces=[heatmap])
     figure.update_xaxes(
         title="position in the window", range=[-0.5, n_pos - 0.5], showgrid=False, zeroline=False
     )

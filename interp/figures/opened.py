@@ -9,7 +9,7 @@ import xarray as xr
 from interp.errors import InputError
 from interp.figures.glyphs import quoted, signed
 from interp.figures.results import component_names, one_prompt, tokens_of
-from interp.figures.theme import canvas, cell_markers, diverging, outline, theme, token_axis
+from interp.figures.theme import canvas, diverging, outline, over_cells, theme, token_axis
 
 
 def effect_bars(
@@ -92,7 +92,7 @@ def source_map(
         pos: a query position it holds.
         selected: (layer, head) to frame.
 
-    The point over each cell carries [layer, head, key_pos] as customdata.
+    Each cell carries [layer, head, key_pos] as customdata.
 
     Raises:
         InputError: a position that the result does not have.
@@ -105,27 +105,24 @@ def source_map(
     n_layers, n_heads, n_keys = values.shape
     values = values.reshape(-1, n_keys)
     heads = [(layer, head) for layer in range(n_layers) for head in range(n_heads)]
-    down, across = (axis.ravel() for axis in np.indices(values.shape))
     hover = [
-        [*heads[i], int(j), quoted(tokens[j]), signed(float(values[i, j]), 4)]
-        for i, j in zip(down, across, strict=True)
+        [*heads[i], j, quoted(tokens[j]), signed(float(values[i, j]), 4)]
+        for i, j in np.ndindex(values.shape)
     ]
     heatmap = go.Heatmap(
         z=values,
-        hoverinfo="skip",
         colorbar={"title": {"text": "logits: blue towards, red away"}},
         xgap=1,
         ygap=1,
         **diverging(values, look),
+        **over_cells(
+            hover,
+            values.shape,
+            "L%{customdata[0]}H%{customdata[1]} reads %{customdata[2]} %{customdata[3]}"
+            "<br>%{customdata[4]} logits<br>click to open the head",
+        ),
     )
-    markers = cell_markers(
-        across,
-        down,
-        hover,
-        "L%{customdata[0]}H%{customdata[1]} reads %{customdata[2]} %{customdata[3]}"
-        "<br>%{customdata[4]} logits<br>click to open the head",
-    )
-    figure = canvas(dark, height=120 + 20 * len(heads), traces=[heatmap, markers])
+    figure = canvas(dark, height=120 + 20 * len(heads), traces=[heatmap])
     figure.update_xaxes(**token_axis(tokens, look, "position read from"))
     figure.update_yaxes(
         tickvals=list(range(len(heads))),

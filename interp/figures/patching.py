@@ -11,7 +11,7 @@ import xarray as xr
 from interp.errors import InputError
 from interp.figures.glyphs import quoted, signed
 from interp.figures.results import one_prompt, tokens_of
-from interp.figures.theme import canvas, cell_markers, diverging, outline, theme, token_axis
+from interp.figures.theme import canvas, diverging, outline, over_cells, theme, token_axis
 
 PatchingShow = Literal["fraction", "change"]
 
@@ -32,7 +32,7 @@ def patching_map(
             its own unit. The colour of a fraction beyond -1 or 1 is clipped, its number is not.
         pos: a position to frame, such as the scored one.
 
-    The point over each cell carries [layer, position or head] as customdata.
+    Each cell carries [layer, position or head] as customdata.
 
     Raises:
         InputError: other axes, or an unknown `show`.
@@ -123,15 +123,13 @@ def _map(
         if with_text
         else None,
         texttemplate="%{text}" if with_text else None,
-        hoverinfo="skip",
         colorbar={"title": {"text": title}},
         xgap=1,
         ygap=1,
         **diverging(values, look, limit),
+        **over_cells(hover, values.shape, says),
     )
-    rows, across = (axis.ravel() for axis in np.indices(values.shape))
-    markers = cell_markers(across, rows, hover, says)
-    figure = canvas(dark, height=max(280, 120 + 42 * n_layers), traces=[heatmap, markers])
+    figure = canvas(dark, height=max(280, 120 + 42 * n_layers), traces=[heatmap])
     over_positions = result.dims[1] == "pos"
     if over_positions:
         tokens = tokens_of(result)

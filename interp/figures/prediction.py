@@ -11,10 +11,10 @@ from interp.figures.results import one_prompt, tokens_of
 from interp.figures.theme import (
     MONOSPACE,
     canvas,
-    cell_markers,
     outline,
     theme,
     token_axis,
+    touch_markers,
 )
 
 
@@ -51,7 +51,7 @@ def token_losses(losses: xr.Dataset, *, pos: int | None = None, dark: bool = Fal
         [i, quoted(token), _nats(float(loss[i])), _nats(float(entropy[i])), _rank(float(rank[i]))]
         for i, token in enumerate(tokens)
     ]
-    touch = cell_markers(
+    touch = touch_markers(
         np.repeat(at, 3),
         np.tile([0.15 * top, 0.5 * top, 0.85 * top], len(at)),
         [each for each in hover for _ in range(3)],

@@ -104,8 +104,10 @@ def sphere_hops(path: xr.Dataset, *, pos: int | None = None, dark: bool = False)
     show = n_pos <= 32
     heatmap = go.Heatmap(
         z=degrees,
-        text=[[f"{v:.0f}" if show and np.isfinite(v) else "" for v in row] for row in degrees],
-        texttemplate="%{text}",
+        text=[[f"{v:.0f}" if np.isfinite(v) else "" for v in row] for row in degrees]
+        if show
+        else None,
+        texttemplate="%{text}" if show else None,
         customdata=[[f"{i} {quoted(t)}" for i, t in enumerate(tokens)]] * n_hops,
         hovertemplate="%{customdata}<br>moved %{z:.2f}°<extra></extra>",
         colorbar={"title": {"text": "hop (degrees)"}},

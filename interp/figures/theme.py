@@ -130,9 +130,8 @@ def _template(dark: bool) -> go.layout.Template:
 
 def canvas(dark: bool, *, height: int, traces: Sequence[Any] = ()) -> go.Figure:
     """An empty figure of this house: explicit template, no plotly default left to the page."""
-    figure = go.Figure(data=list(traces))
-    figure.update_layout(template=_template(dark), height=height, dragmode=False)
-    return figure
+    layout = {"template": _template(dark), "height": height, "dragmode": False}
+    return go.Figure(data=list(traces), layout=layout)
 
 
 def token_axis(tokens: Sequence[str], look: Theme, title: str) -> dict[str, Any]:
@@ -185,18 +184,28 @@ def outline(look: Theme, x0: float, x1: float, y0: float, y1: float) -> dict[str
     return {"type": "rect", "line": {"color": look.accent, "width": 2}, **corners}
 
 
-def cell_markers(
+def over_cells(customdata: Sequence[Any], shape: tuple[int, ...], words: str) -> dict[str, Any]:
+    """What a heatmap says of the cell under the pointer, and gives when the cell is clicked.
+
+    Args:
+        customdata: of each cell, row after row.
+        shape: rows and columns.
+        words: plotly's hover template.
+    """
+    n_rows, n = shape
+    rows = [list(customdata[i * n : (i + 1) * n]) for i in range(n_rows)]
+    return {"customdata": rows, "hovertemplate": words + "<extra></extra>"}
+
+
+def touch_markers(
     x: np.ndarray, y: np.ndarray, customdata: Any, hovertemplate: str, *, size: float = 14
 ) -> go.Scatter:
-    """Invisible points over cells: heatmap and image cells report no clicks, points do."""
-    unseen = {"marker": {"opacity": 0}}
+    """Invisible points where clicks count: a picture reports none, and a bar only its own."""
     return go.Scatter(
         x=x,
         y=y,
         mode="markers",
         marker={"opacity": 0, "size": size, "symbol": "square"},
-        selected=unseen,
-        unselected=unseen,
         customdata=customdata,
         hovertemplate=hovertemplate + "<extra></extra>",
         showlegend=False,

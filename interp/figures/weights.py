@@ -15,9 +15,9 @@ from interp.figures.theme import (
     MONOSPACE,
     Theme,
     canvas,
-    cell_markers,
     diverging,
     outline,
+    over_cells,
     theme,
 )
 
@@ -36,7 +36,7 @@ def circuit_map(
         table: what `interp.circuit_table` returned.
         selected: the ids of a row and a column to frame.
 
-    The point over each cell carries [row's id, column's id] as customdata.
+    Each cell carries [row's id, column's id] as customdata.
     """
     look, circuit = theme(dark), str(table.name)
     values = table.to_numpy().astype(np.float32)
@@ -44,29 +44,25 @@ def circuit_map(
     row_words = [str(word) for word in table["tokens"].to_numpy()]
     column_words = [str(word) for word in table["other_tokens"].to_numpy()]
     row_title, column_title, verb = _AXES[circuit]
-    heatmap = go.Heatmap(
-        z=values,
-        hoverinfo="skip",
-        colorbar=ABOVE | {"title": {"text": f"{circuit} ({_unit(table)})", "side": "top"}},
-        **diverging(values, look),
-    )
-    down, across = (axis.ravel() for axis in np.indices(values.shape))
     across_names = [quoted(word) for word in column_words]
     hover = [
         [row, column, name, across_name, round(value, 4)]
         for row, name, line in zip(rows, map(quoted, row_words), values.tolist(), strict=True)
         for column, across_name, value in zip(columns, across_names, line, strict=True)
     ]
-    markers = cell_markers(
-        across,
-        down,
-        hover,
-        f"%{{customdata[2]}} {verb} %{{customdata[3]}}: %{{customdata[4]:+.3f}}"
-        "<br>click to find it in the prompt",
-        size=8.0,
+    heatmap = go.Heatmap(
+        z=values,
+        colorbar=ABOVE | {"title": {"text": f"{circuit} ({_unit(table)})", "side": "top"}},
+        **diverging(values, look),
+        **over_cells(
+            hover,
+            values.shape,
+            f"%{{customdata[2]}} {verb} %{{customdata[3]}}: %{{customdata[4]:+.3f}}"
+            "<br>click to find it in the prompt",
+        ),
     )
     height = 130 + min(720, max(300, 10 * len(rows)))
-    figure = canvas(dark, height=height, traces=[heatmap, markers])
+    figure = canvas(dark, height=height, traces=[heatmap])
     figure.update_xaxes(**_words(column_words, look, column_title))
     figure.update_yaxes(**_words(row_words, look, row_title))
     figure.update_yaxes(autorange=False, range=[len(rows) - 0.5, -0.5])
@@ -191,7 +187,7 @@ def composition_map(scores: xr.Dataset, layer: int, head: int, *, dark: bool = F
     Args:
         scores: what `interp.composition_scores` returned.
 
-    The point over each cell carries [layer, head] of the other head as customdata. Colours are
+    Each cell carries [layer, head] of the other head as customdata. Colours are
     the score above chance; heads of the same layer are left out.
 
     Raises:
@@ -216,26 +212,23 @@ def composition_map(scores: xr.Dataset, layer: int, head: int, *, dark: bool = F
          f"{cell(value, k, other):.3f}", signed(cell(excess, k, other), 3)]
         for k in range(len(kinds)) for other in others
     ]  # fmt: skip
-    columns = np.tile(np.arange(len(others)), len(kinds))
     with_text = len(others) <= 16
     heatmap = go.Heatmap(
         z=z,
         text=[[signed(v) for v in row] for row in z.tolist()] if with_text else None,
         texttemplate="%{text}" if with_text else None,
-        hoverinfo="skip",
         colorbar={"title": {"text": "above chance"}},
         xgap=2,
         ygap=2,
         **diverging(z, look),
+        **over_cells(
+            hover,
+            z.shape,
+            f"%{{customdata[2]}} %{{customdata[4]}} L{layer}H{head} (%{{customdata[3]}})"
+            "<br>score %{customdata[5]}, above chance %{customdata[6]}<br>click to see that head",
+        ),
     )
-    markers = cell_markers(
-        columns,
-        np.repeat(np.arange(len(kinds)), len(others)),
-        hover,
-        f"%{{customdata[2]}} %{{customdata[4]}} L{layer}H{head} (%{{customdata[3]}})"
-        "<br>score %{customdata[5]}, above chance %{customdata[6]}<br>click to see that head",
-    )
-    figure = canvas(dark, height=300, traces=[heatmap, markers])
+    figure = canvas(dark, height=300, traces=[heatmap])
     every = -(-len(others) // 36)
     figure.update_xaxes(
         title="the other head",

@@ -18,16 +18,16 @@ def test_clicks_choose_a_position_a_pair_and_a_component(visit):
     assert visitor.tokens[:3] == list("abc")
 
     visitor.open("Weights", "?model=tiny&prompt=abcabcab&layer=1&head=1")
-    cells = visitor.page.evaluate(
-        "() => document.querySelector('.st-key-OV_map .js-plotly-plot')._fullData[1].x.length"
+    cells = visitor.page.locator(".st-key-OV_map .js-plotly-plot").evaluate(
+        "chart => chart._fullData[0].z.flat().length"
     )
-    visitor.click_point("OV_map", cells // 2, "circuit=OV")
+    visitor.click_point("OV_map", cells // 2, "circuit=OV", trace=0)
     assert "pair_token=" in visitor.page.url
     assert "pair_other=" in visitor.page.url
     visitor.until(lambda: "circuit_map(OV, selected=" in visitor.code)
 
     visitor.open("Attribution", "?model=tiny&prompt=abcabcab&pos=5")
-    visitor.click_point("heads", 1, "opened=L0H1")
+    visitor.click_point("heads", 1, "opened=L0H1", trace=0)
     visitor.until(lambda: "source_bars(sources, 0, 1, 5" in visitor.code)
 
 

@@ -96,7 +96,7 @@ def test_where_a_curve_of_n_grams_is_lowest_is_marked(measures):
 )  # fmt: skip
 def test_maps_hold_the_numbers(measures, name, rows, n_axes):
     figure = figures.training_map(measures, name, step=8)
-    heatmap, markers = figure.data
+    (heatmap,) = figure.data
     expected = measures[name].to_numpy().reshape(len(STEPS), -1).T
     shown = np.array(heatmap.z)
     np.testing.assert_allclose(
@@ -106,7 +106,7 @@ def test_maps_hold_the_numbers(measures, name, rows, n_axes):
     assert shown.shape == (n_axes, len(STEPS))
     assert len(heatmap.x) == len(STEPS) + 1
     assert (np.diff(heatmap.x) > 0).all()
-    assert {point[0] for point in markers.customdata} == set(STEPS)
+    assert [cell[0] for cell in heatmap.customdata[0]] == list(STEPS)
     frame = figure.layout.shapes[0]
     assert frame.x0 < step_places(np.array([0, 1, 8]))[-1] < frame.x1
 

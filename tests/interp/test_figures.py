@@ -216,14 +216,14 @@ def test_a_long_pattern_is_thinned_to_its_largest_cells():
 
 def test_the_lens_grid_writes_the_top_token_and_its_probability(model, drawn):
     lens = interp.logit_lens(model, PROMPT)
-    heatmap, markers = drawn[False]["grid"].data
+    (heatmap,) = drawn[False]["grid"].data
     words = vocabulary(model)
     best = lens["top_ids"].to_numpy()[:, 0, :, 0]
     assert [[re.sub("<.*?>", "", t) for t in row] for row in heatmap.text] == [
         [words[i] for i in row] for row in best
     ]
     assert np.allclose(heatmap.z, lens["top_probability"].to_numpy()[:, 0, :, 0], atol=1e-6)
-    assert [markers.customdata[9][k] for k in (0, 1)] == ["0_mid", 2]
+    assert heatmap.customdata[1][2][:2] == ["0_mid", 2]
 
 
 def test_every_measure_of_the_lens_can_colour_the_grid(model):
@@ -233,8 +233,8 @@ def test_every_measure_of_the_lens_can_colour_the_grid(model):
         figure = figures.lens_grid(lens, words, show=measure)
         values = lens[measure].to_numpy()[:, 0]
         values = values[..., 0] if measure == "top_probability" else values
-        hovered = [each[6] for each in figure.data[1].customdata]
-        assert np.allclose(np.array(hovered), values.ravel(), equal_nan=True)
+        hovered = [[cell[6] for cell in row] for row in figure.data[0].customdata]
+        assert np.allclose(np.array(hovered), values, equal_nan=True)
 
 
 def test_the_lens_path_ends_at_the_models_own_difference(model, drawn):
@@ -264,9 +264,8 @@ def test_the_map_of_parts_holds_each_head_bias_and_mlp(model, drawn):
     parts = interp.direct_logit_attribution(model, PROMPT, "a", "c")["part"][:, 0, 5]
     heatmap = drawn[False]["heads"].data[0]
     assert list(drawn[False]["heads"].layout.xaxis.ticktext) == ["H0", "H1", "H2", "bias", "MLP"]
-    cells = [each[0] for each in drawn[False]["heads"].data[1].customdata]
-    assert cells[5:] == ["L1H0", "L1H1", "L1H2", "1_attn_bias", "1_mlp_out"]
     rows = ["L1H0", "L1H1", "L1H2", "1_attn_bias", "1_mlp_out"]
+    assert [cell[0] for cell in heatmap.customdata[1]] == rows
     assert np.allclose(heatmap.z[1], parts.sel(component=rows), atol=1e-6)
 
 
@@ -323,13 +322,13 @@ def test_next_tokens_are_ordered_by_what_the_model_says_and_cuts_are_named(model
 
 def test_the_circuit_map_holds_the_table_and_frames_the_pair(model, drawn):
     table = interp.circuit_table(model, 1, 2, "OV")
-    heatmap, markers = drawn[False]["circuit"].data
+    (heatmap,) = drawn[False]["circuit"].data
     assert np.allclose(heatmap.z, table, atol=1e-5)
-    cells = {(c[0], c[1]): (x, y) for c, x, y in zip(markers.customdata, markers.x, markers.y,
-                                                     strict=True)}  # fmt: skip
-    assert len(cells) == 121
+    assert [[cell[:2] for cell in row] for row in heatmap.customdata] == [
+        [[row, column] for column in range(11)] for row in range(11)
+    ]
     frame = next(s for s in drawn[False]["circuit"].layout.shapes if s.type == "rect")
-    assert (frame.x0 + 0.5, frame.y0 + 0.5) == cells[3, 5] == (5, 3)
+    assert (frame.x0 + 0.5, frame.y0 + 0.5) == (5, 3)
 
 
 def test_composition_shows_each_pair_of_layers_once(model):
@@ -339,7 +338,7 @@ def test_composition_shows_each_pair_of_layers_once(model):
     assert z.shape == (3, 6)
     assert np.allclose(z[:, :3], scores[:, 0, :, 1, 2], atol=1e-6)
     assert np.allclose(z[:, 3:], scores[:, 1, 2, 2, :], atol=1e-6)
-    assert [each[:2] for each in figure.data[1].customdata[:6]] == [
+    assert [cell[:2] for cell in figure.data[0].customdata[0]] == [
         [0, 0], [0, 1], [0, 2], [2, 0], [2, 1], [2, 2]
     ]  # fmt: skip
 
