@@ -20,6 +20,7 @@ from streamlit.components.v2 import component
 
 CONFIG = {
     "displaylogo": False,
+    "showSendToCloud": False,
     "modeBarButtonsToRemove": ["select2d", "lasso2d", "autoScale2d"],
     "toImageButtonOptions": {"format": "png", "scale": 2},
 }

@@ -20,6 +20,8 @@ MAPS = {
     "lens_kl": "Logit lens: divergence of each state from the end",
     "tuned_lens_kl": "Tuned lens: divergence of each state from the end",
 }
+# plotly's button for sharing would send the chart to another host.
+_CONFIG = {"displaylogo": False, "showSendToCloud": False}
 _STYLE = """body { font: 15px/1.5 'DejaVu Sans', Arial, sans-serif; color: #1c2430;
 margin: 2rem auto; max-width: 1100px; padding: 0 1rem }
 td, th { padding: 0.15rem 0.8rem; text-align: right }
@@ -42,7 +44,7 @@ def training_report(*measures: xr.Dataset) -> str:
     parts = [f"<h1>Through training: {html.escape(runs)}</h1>", *_left_out(measures)]
     first = True
     for heading, figure in _figures(measures[0], curves, points, lowest):
-        drawn = figure.to_html(full_html=False, include_plotlyjs=first)
+        drawn = figure.to_html(config=_CONFIG, full_html=False, include_plotlyjs=first)
         parts.append(f"<h2>{html.escape(heading)}</h2>\n{drawn}")
         first = False
     parts.append("<h2>Half-way steps</h2>\n" + _table(points))

@@ -61,7 +61,7 @@ def test_what_a_person_did_to_a_chart_stays_when_the_position_moves(visit):
     visitor.until(lambda: chart.evaluate(hidden) == 0)
 
 
-def test_a_chart_fills_the_screen_and_comes_back(visit):
+def test_a_chart_fills_the_screen_and_comes_back_and_shares_nothing(visit):
     visitor = visit()
     visitor.open("Attention", "?model=tiny&prompt=abcabcab")
     chart = visitor.page.locator(CHART.format("pattern"))
@@ -73,6 +73,9 @@ def test_a_chart_fills_the_screen_and_comes_back(visit):
         chart.locator('.modebar-btn[data-title="Full screen"]').click(timeout=5000)
 
     visitor.until(lambda: chart.evaluate(size)[0] > before[0], press)
+    buttons = chart.locator(".modebar-btn").evaluate_all("all => all.map(b => b.dataset.title)")
+    assert buttons[0].startswith("Download")
+    assert not any(button.startswith(("Share", "Edit")) for button in buttons)
     assert chart.evaluate(size) == visitor.page.evaluate("[innerWidth, innerHeight]")
     visitor.page.evaluate("document.exitFullscreen()")
     visitor.until(lambda: chart.evaluate(size) == before)

@@ -148,6 +148,8 @@ def test_the_report_opens_alone_and_names_what_is_left_out(measures, other):
     page = figures.training_report(skipped, other)
     assert "step 3 is left out: &lt;b&gt;gone&lt;/b&gt;" in page
     assert not re.search(r"<(script|link)[^>]+(src|href)=", page)
+    # No chart has the button that would send it to another host.
+    assert page.count('"showSendToCloud": false') == page.count("Plotly.newPlot(") > 0
     assert page.count("<h2>") >= 8
     assert "coincide" in page
     assert "cause" in page
