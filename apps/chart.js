@@ -54,6 +54,7 @@ class Chart {
     if (text !== this.text || !this.box.isConnected || !this.asked.figure) return;
     const { data, layout } = this.asked.figure;
     const size = this.size();
+    if (!this.plotly) this.box.replaceChildren();
     const ours = { clickmode: "event", hovermode: "closest", uirevision: this.asked.subject };
     await plotly.react(this.box, data, { ...ours, ...layout, ...size }, this.config());
     if (!this.plotly) {

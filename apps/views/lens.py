@@ -35,11 +35,12 @@ st.markdown(
     "Read the residual stream after each sublayer as if it were the last. Each cell shows the "
     "token it would say next; click one for its ten best."
 )
-with st.container(horizontal=True, vertical_alignment="bottom", gap="large"):
-    measure = st.segmented_control(
-        "Colour", list(MEASURES), key="measure", bind="query-params", required=True,
-        default=next(iter(MEASURES)),
-    )  # fmt: skip
+measure = st.segmented_control(
+    "Colour", list(MEASURES), key="measure", bind="query-params", required=True,
+    default=next(iter(MEASURES)),
+)  # fmt: skip
+which = st.container(horizontal=True, vertical_alignment="bottom", gap="large")
+with which:
     every = range(len(at.vocabulary))
     if len(every) > MOST_WORDS:
         every = sorted({*to_ids(at.model, at.prompt)[0].tolist(), at.target, at.contrast})
@@ -56,7 +57,8 @@ lens = page.ask(
     "lens", interp.logit_lens, at.prompt, target=at.token(followed), top=top, logits=few_words
 )
 states = [str(state) for state in lens["state"].to_numpy()]
-state = choose_state(states)
+with which:
+    state = choose_state(states)
 page.draw(
     "grid",
     figures.lens_grid,
