@@ -8,6 +8,7 @@ import xarray as xr
 
 from interp.errors import InputError
 from interp.figures.glyphs import labels, quoted, signed
+from interp.figures.prediction import next_token_axes
 from interp.figures.results import one_prompt, tokens_of
 from interp.figures.theme import (
     ABOVE,
@@ -260,15 +261,7 @@ def prediction_change(effect: xr.Dataset, *, most: int = 10, dark: bool = False)
     ]
     figure = canvas(dark, height=100 + 34 * len(words), traces=bars)
     top = float(np.maximum(before, after).max(initial=0.0)) or 1.0
-    figure.update_xaxes(title="probability", range=[0, top * 1.16])
-    figure.update_yaxes(
-        title="next token",
-        tickvals=rows,
-        ticktext=labels(words, look.muted),
-        tickfont={"family": MONOSPACE, "size": 14, "color": look.ink},
-        range=[len(words) - 0.5, -0.5],
-        showgrid=False,
-    )
+    next_token_axes(figure, words, top, look)
     figure.update_layout(legend={"orientation": "h", "y": 1.0, "yanchor": "bottom", "x": 0})
     return figure
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import plotly.graph_objects as go
 import xarray as xr
@@ -10,6 +12,7 @@ from interp.figures.glyphs import labels, quoted
 from interp.figures.results import one_prompt, tokens_of
 from interp.figures.theme import (
     MONOSPACE,
+    Theme,
     canvas,
     outline,
     theme,
@@ -117,21 +120,26 @@ def next_token_bars(prediction: xr.Dataset, *, most: int = 16, dark: bool = Fals
     traces = [bars, numbers, *([marks] if changed else [])]
     figure = canvas(dark, height=96 + 25 * len(words), traces=traces)
     top = float(max(own.max(initial=0.0), drawn.max(initial=0.0))) or 1.0
-    figure.update_xaxes(title="probability", range=[0, top * 1.16])
-    figure.update_yaxes(
-        title="next token",
-        tickvals=rows,
-        ticktext=labels(words, look.muted),
-        tickfont={"family": MONOSPACE, "size": 14, "color": look.ink},
-        range=[len(words) - 0.5, -0.5],
-        showgrid=False,
-    )
+    next_token_axes(figure, words, top, look)
     figure.update_layout(
         showlegend=changed,
         legend={"orientation": "h", "y": 1.0, "yanchor": "bottom", "x": 0},
         bargap=0.25,
     )
     return figure
+
+
+def next_token_axes(figure: go.Figure, words: Sequence[str], top: float, look: Theme) -> None:
+    """Probabilities across, with room for their numbers; one row a token, the first on top."""
+    figure.update_xaxes(title="probability", range=[0, top * 1.16])
+    figure.update_yaxes(
+        title="next token",
+        tickvals=list(range(len(words))),
+        ticktext=labels(words, look.muted),
+        tickfont={"family": MONOSPACE, "size": 14, "color": look.ink},
+        range=[len(words) - 0.5, -0.5],
+        showgrid=False,
+    )
 
 
 def _nats(value: float) -> str:
