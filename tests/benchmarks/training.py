@@ -4,8 +4,11 @@
     python tests/benchmarks/training.py --memory
 
 Speed: tokens a second of a whole step (forward, backward, clipping, fused AdamW) of the three
-models at the course shape, in turns, each the median of its rounds; and of this GPT with the
-optimizers it is really trained with.
+models at the course shape, in turns, each the median of its rounds; of this GPT compiled (where
+there is a C++ compiler), and with the optimizers it is really trained with; and of the step's
+matrix products with nothing between them, which no step in float32 can leave out. On Linux all of
+it once more with glibc told to keep what is freed: else a model alone with its step pays for pages
+that training, which has scored the validation split before, has kept.
 
 Quality: the default recipe against nanoGPT's recipe on GPT2LMHeadModel of the same shape, both on
 1,536,000 tokens of the same text and scored on its whole validation split. Seconds are steps times
@@ -17,14 +20,16 @@ Memory: the peak of a process that trains on a corpus of 1 GB, above one that tr
 from __future__ import annotations
 
 import argparse
+import ctypes
 import itertools
 import math
+import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -48,6 +53,10 @@ from model.training import train
 TARGET = 1.8857
 """where nanoGPT's own CPU recipe ends"""
 STEPS, BATCH = 2000, 12
+BATCHES = (12, 64)
+OURS, PER_HEAD, HUGGING_FACE = "this GPT", "per-head reference", "GPT2LMHeadModel"
+COMPILED, PRODUCTS = "this GPT, compiled", "matrix products alone"
+Step = Callable[[Tensor, Tensor], None]
 
 
 def main() -> None:
@@ -92,8 +101,8 @@ def hugging_face_gpt2(config: GPTConfig) -> nn.Module:
 def training_step(
     model: nn.Module,
     logits_of: Callable[[Tensor], Tensor],
-    optimizers: list[torch.optim.Optimizer] | None = None,
-) -> Callable[[Tensor, Tensor], None]:
+    optimizers: Sequence[torch.optim.Optimizer] | None = None,
+) -> Step:
     optimizers = optimizers or [torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)]
 
     def step(x: Tensor, y: Tensor) -> None:
@@ -106,44 +115,92 @@ def training_step(
     return step
 
 
+def matrix_products(config: GPTConfig, batch: int) -> Step:
+    """Every product of a step, forward and backward, into memory that is there already."""
+    tokens, d_model, d_mlp = batch * config.n_ctx, config.d_model, config.d_mlp or 0
+    rows = (batch * config.n_heads, config.n_ctx, config.d_head)
+    square = (*rows[:2], config.n_ctx)
+    block = [(d_model, 3 * d_model), (d_model, d_model), (d_model, d_mlp), (d_mlp, d_model)]
+    products: list[tuple[Tensor, Tensor]] = []
+    for n_in, n_out in block * config.n_layers + [(d_model, config.d_vocab)]:
+        x, weight = torch.randn(tokens, n_in), torch.randn(n_out, n_in)
+        y = torch.randn(tokens, n_out)
+        products += [(x, weight.T), (y, weight), (y.T, x)]
+    for _ in range(config.n_layers):
+        z, pattern = torch.randn(rows), torch.randn(square)
+        products += 2 * [(z, z.mT), (pattern, z), (pattern.mT, z)]
+    outs = [a @ b for a, b in products]
+
+    def step(x: Tensor, y: Tensor) -> None:
+        for (a, b), out in zip(products, outs, strict=True):
+            torch.matmul(a, b, out=out)
+
+    return step
+
+
 def speed(config: GPTConfig, rounds: int) -> None:
     torch.manual_seed(0)
-    ours, muon_gpt = GPT(config), GPT(config)
+    ours, compiled, muon_gpt = (GPT(config) for _ in range(3))
     plain, gpt2 = PerHeadGPT(config), hugging_face_gpt2(config)
-    muon = list(make_optimizers(muon_gpt, Recipe(steps=STEPS)))
+    muon = make_optimizers(muon_gpt, Recipe(steps=STEPS))
     steps = {
-        "this GPT": training_step(ours, ours),
-        "per-head reference": training_step(plain, plain),
-        "GPT2LMHeadModel": training_step(gpt2, lambda ids: gpt2(input_ids=ids).logits),
+        OURS: training_step(ours, ours),
+        PER_HEAD: training_step(plain, plain),
+        HUGGING_FACE: training_step(gpt2, lambda ids: gpt2(input_ids=ids).logits),
         "this GPT with Muon": training_step(muon_gpt, muon_gpt, muon),
     }
+    if shutil.which("c++"):
+        steps[COMPILED] = training_step(compiled, torch.compile(compiled, dynamic=False))
     rate = matmul_rate(torch.device("cpu"))
-    print(
-        f"{'tokens a second of a training step':36}"
-        + "".join(f"{f'batch {b}':>12}" for b in (12, 64))
-    )
-    median: dict[tuple[str, int], float] = {}
-    for batch in (12, 64):
-        ids = torch.randint(config.d_vocab, (batch, config.n_ctx + 1))
-        seconds: dict[str, list[float]] = {name: [] for name in steps}
-        for _ in range(rounds + 1):
-            for name, step in steps.items():
-                start = time.perf_counter()
-                for _ in range(max(1, 120 // batch)):
-                    step(ids[:, :-1], ids[:, 1:])
-                seconds[name].append((time.perf_counter() - start) / max(1, 120 // batch))
-        for name, times in seconds.items():  # the first round warms up
-            median[name, batch] = batch * config.n_ctx / statistics.median(times[1:])
-    for name in steps:
-        print(f"{name:36}" + "".join(f"{median[name, b]:12,.0f}" for b in (12, 64)))
-    for other in ("per-head reference", "GPT2LMHeadModel"):
-        ratios = (median["this GPT", b] / median[other, b] for b in (12, 64))
-        print(f"{f'this GPT / {other}':36}" + "".join(f"{ratio:12.2f}" for ratio in ratios))
-    used = (model_flops_utilisation(config, median["this GPT", b], rate) for b in (12, 64))
-    print(
-        f"{'model FLOP utilisation of this GPT':36}" + "".join(f"{share:12.0%}" for share in used)
-    )
+    columns = {f"batch {batch}": rates(steps, config, batch, rounds) for batch in BATCHES}
+    if sys.platform == "linux" and keep_freed_memory():
+        columns |= {f"{batch}, kept": rates(steps, config, batch, rounds) for batch in BATCHES}
+
+    def row(title: str, cells: Iterable[str]) -> None:
+        print(f"{title:42}" + "".join(f"{cell:>12}" for cell in cells))
+
+    names = [*steps, PRODUCTS]
+    row("tokens a second of a training step", columns)
+    for name in names:
+        row(name, (f"{column[name]:,.0f}" for column in columns.values()))
+    for name, other in (
+        (OURS, PER_HEAD),
+        (OURS, HUGGING_FACE),
+        (COMPILED, PER_HEAD),
+        (PRODUCTS, PER_HEAD),
+    ):
+        if name in names:
+            ratios = (column[name] / column[other] for column in columns.values())
+            row(f"{name} / {other}", (f"{ratio:.2f}" for ratio in ratios))
+    used = (model_flops_utilisation(config, column[OURS], rate) for column in columns.values())
+    row("model FLOP utilisation of this GPT", (f"{share:.0%}" for share in used))
     print()
+
+
+def rates(steps: dict[str, Step], config: GPTConfig, batch: int, rounds: int) -> dict[str, float]:
+    """Tokens a second of each, and of the matrix products alone."""
+    ids = torch.randint(config.d_vocab, (batch, config.n_ctx + 1))
+    steps = steps | {PRODUCTS: matrix_products(config, batch)}
+    seconds: dict[str, list[float]] = {name: [] for name in steps}
+    repeats = max(1, 120 // batch)
+    for _ in range(rounds + 1):
+        for name, step in steps.items():
+            start = time.perf_counter()
+            for _ in range(repeats):
+                step(ids[:, :-1], ids[:, 1:])
+            seconds[name].append((time.perf_counter() - start) / repeats)
+    return {  # the first round warms up
+        name: batch * config.n_ctx / statistics.median(times[1:]) for name, times in seconds.items()
+    }
+
+
+def keep_freed_memory() -> bool:
+    """Have glibc keep up to 1 GiB of what is freed; False under another C library."""
+    libc = ctypes.CDLL(None)
+    M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+    return hasattr(libc, "mallopt") and all(
+        libc.mallopt(option, 2**30) for option in (M_TRIM_THRESHOLD, M_MMAP_THRESHOLD)
+    )
 
 
 # Quality
