@@ -89,7 +89,7 @@ def test_a_second_call_measures_nothing(measured: Measured, tmp_path, capsys, mo
     monkeypatch.setattr("interp.dynamics.measures._heads", broken)
     assert dynamics(run, *measured.how) == 0
     again = pd.read_csv(run / "dynamics" / "training.csv")
-    of_two = table[table["run"] == "two"].reset_index(drop=True)
+    of_two = table.query("run == 'two'").reset_index(drop=True)
     pd.testing.assert_frame_equal(again, of_two, check_exact=True)
     capsys.readouterr()
     assert dynamics(run, *measured.how, "--again") == 1
