@@ -71,6 +71,8 @@ def recovered(
 def _why_not_pooled(difference: Float[Tensor, " counted"], why: str) -> str:
     if not len(difference):
         return why
+    if len(difference) == 1:  # far enough from 0, and nothing to cancel it
+        return ""
     generator = torch.Generator().manual_seed(0)
     drawn = torch.randint(len(difference), (_RESAMPLES, len(difference)), generator=generator)
     sums = difference.cpu()[drawn].sum(-1).double()

@@ -173,4 +173,5 @@ def _dataset(
     result.variables["fraction"].attrs["undefined"] = shares.undefined
     result.variables["pooled_fraction"].attrs["undefined"] = shares.pooled_undefined
     texts = ["".join(row) for row in prompt_strings(model, contrast.source)]
-    return result.assign_attrs(metric=metric.name, source_prompt=texts)
+    result.attrs |= {"metric": metric.name, "source_prompt": texts}
+    return result

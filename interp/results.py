@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -72,7 +73,7 @@ def coordinates(
 ) -> dict[str, Any]:
     """The coordinates of axes of these sizes: numbers, token strings and what was given."""
     labels: dict[str, Any] = {
-        dim: np.arange(size) for dim, size in sizes.items() if dim in _INTEGER_AXES
+        dim: _counted(dim, size) for dim, size in sizes.items() if dim in _INTEGER_AXES
     }
     labels |= given
     if strings is not None:
@@ -80,6 +81,12 @@ def coordinates(
             if dim in sizes and coordinate not in given:
                 labels[coordinate] = _tokens_along(dim, strings, labels, sizes)
     return labels
+
+
+@lru_cache(maxsize=64)
+def _counted(dim: str, size: int) -> xr.IndexVariable:
+    """0, 1, 2 ... along an axis. Results come in few sizes, and their indexes take long to make."""
+    return xr.IndexVariable(dim, np.arange(size))
 
 
 def how_made(

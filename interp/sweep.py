@@ -61,10 +61,12 @@ class Grid:
 
     @property
     def coords(self) -> dict[str, np.ndarray]:
-        """What stands along each axis: indices, and names along "kind"."""
-        coords = {axis: indices.cpu().numpy() for axis, indices in self.axes.items()}
-        if "kind" in coords:
-            coords["kind"] = np.array(self.kinds)[coords["kind"]]
+        """What stands along the axes that do not just count from 0: the indices that were chosen,
+        and names along "kind"."""
+        indices = {axis: along.cpu().numpy() for axis, along in self.axes.items()}
+        coords = {axis: i for axis, i in indices.items() if (i != np.arange(len(i))).any()}
+        if "kind" in indices:
+            coords["kind"] = np.array(self.kinds)[indices["kind"]]
         return coords
 
     @property
