@@ -6,34 +6,73 @@ they are padded to as many for each group.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from interp.forward import attention, attention_scores, causal, mix_values
+from interp.packing import Edit, Tokens, distinct, joined, write
 
-# Called with "attn_scores" and with "pattern", and what these hold; may overwrite some of it.
-Write: TypeAlias = Callable[[str, Float[Tensor, "token head key"]], None]
+# Edits of "attn_scores" and of "pattern".
+InAttention: TypeAlias = Mapping[str, Sequence[Edit]]
+
+# Bytes of keys that rows look at together: what is larger does not stay in the cache, and memory
+# fresh from the system costs more than what is written to it.
+_KEYS = 2**20
 
 
 @dataclass(frozen=True, eq=False)
 class OwnKeys:
-    """Keys and values that one token sees in place of those that its group looks at.
+    """Keys and values that rows see in place of their prompt's.
 
     Attributes:
-        token: which token sees each of them.
-        pos: the position whose key it is.
+        at: the row that sees each of them, and the position whose key it is.
         k, v: the key and the value.
     """
 
-    token: Int[Tensor, " own"]
-    pos: Int[Tensor, " own"]
+    at: Tokens
     k: Float[Tensor, "own head d_head"]
     v: Float[Tensor, "own head d_head"]
+
+
+def row_by_row(
+    q: Float[Tensor, "token head d_head"],
+    tokens: Tokens,
+    own: OwnKeys,
+    prompt: Int[Tensor, " row"],
+    K: Float[Tensor, "prompt key head d_head"],
+    V: Float[Tensor, "prompt key head d_head"],
+    attn_scale: float,
+    edits: InAttention,
+) -> Float[Tensor, "token head d_head"]:
+    """Attention of rows that each look at a copy of their prompt's keys and values with their own
+    written into it, as many rows at a time as the cache holds."""
+    n_keys = K.shape[1]
+    step = max(1, _KEYS // (K[0].numel() * K.element_size()))
+    edited_rows = (edit.row for of_kind in edits.values() for edit in of_kind)
+    edited = set(distinct(edited_rows, len(prompt), q.device).tolist())
+    visible = causal(n_keys, q.device)
+    bounds = torch.arange(0, len(prompt) + step, step, device=q.device)
+    of_q, of_k = (torch.searchsorted(at.row, bounds).tolist() for at in (tokens, own.at))
+    parts = []
+    for i, some in enumerate(prompt.split(step)):
+        first, here, theirs = i * step, slice(*of_q[i : i + 2]), slice(*of_k[i : i + 2])
+        K_rows, V_rows = (every.index_select(0, some) for every in (K, V))
+        at = own.at.key[theirs] - first * n_keys
+        K_rows.flatten(0, 1).index_copy_(0, at, own.k[theirs])
+        V_rows.flatten(0, 1).index_copy_(0, at, own.v[theirs])
+        asking = tokens.at(here)
+        group = asking.row - first
+        if edited.isdisjoint(range(first, first + len(some))):
+            z = fused(q[here], asking.pos, group, K_rows, V_rows, visible, attn_scale)
+        else:
+            z = spelled_out(q[here], asking, group, K_rows, V_rows, attn_scale, edits)
+        parts.append(z)
+    return joined(parts)
 
 
 def fused(
@@ -42,30 +81,32 @@ def fused(
     group: Int[Tensor, " token"],
     K: Float[Tensor, "group key head d_head"],
     V: Float[Tensor, "group key head d_head"],
+    visible: Bool[Tensor, "pos key"],
     attn_scale: float,
 ) -> Float[Tensor, "token head d_head"]:
     """Attention in one kernel, of tokens in the order of group and position, none twice."""
     first, (n_groups, n_keys) = int(pos.min()), K.shape[:2]
-    n_slots = n_keys - first
-    at = group * n_slots + (pos - first)
-    dense = len(q) == n_groups * n_slots
-    padded = q if dense else q.new_zeros(n_groups * n_slots, *q.shape[1:]).index_copy_(0, at, q)
-    padded = padded.unflatten(0, (n_groups, n_slots))
-    z = attention(padded, K, V, causal(n_keys, q.device)[first:], attn_scale).flatten(0, 1)
-    return z if dense else z.index_select(0, at)
+    slots = (n_groups, n_keys - first)
+    if len(q) == slots[0] * slots[1]:
+        return attention(q.unflatten(0, slots), K, V, visible[first:], attn_scale).flatten(0, 1)
+    at = group * slots[1] + (pos - first)
+    padded = q.new_zeros(slots[0] * slots[1], *q.shape[1:]).index_copy_(0, at, q)
+    z = attention(padded.unflatten(0, slots), K, V, visible[first:], attn_scale)
+    return z.flatten(0, 1).index_select(0, at)
 
 
 def spelled_out(
     q: Float[Tensor, "token head d_head"],
-    pos: Int[Tensor, " token"],
+    tokens: Tokens,
     group: Int[Tensor, " token"],
     K: Float[Tensor, "group key head d_head"],
     V: Float[Tensor, "group key head d_head"],
     attn_scale: float,
-    write: Write,
+    edits: InAttention,
     own: OwnKeys | None = None,
 ) -> Float[Tensor, "token head d_head"]:
-    """Attention through its scores and its pattern, which `write` may change."""
+    """Attention through its scores and its pattern, and their edits. `own` is for rows of one
+    token each."""
     order = group.argsort(stable=True)
     count = torch.bincount(group, minlength=len(K))
     slot = torch.empty_like(group)
@@ -75,19 +116,20 @@ def spelled_out(
     padded = q.new_zeros(len(K), n_slots, *q.shape[1:])
     padded[group, slot] = q
     at = group.new_zeros(len(K), n_slots)
-    at[group, slot] = pos
+    at[group, slot] = tokens.pos
     visible = torch.arange(K.shape[1], device=q.device) <= at[..., None]
     packed = attention_scores(padded, K, visible, attn_scale).transpose(1, 2)[group, slot]
     if own is not None:
-        scores = (own.k * q[own.token]).sum(-1) / attn_scale
-        packed[own.token, :, own.pos] = scores
-    write("attn_scores", packed)
+        row, pos = own.at.row, own.at.pos
+        packed[row, :, pos] = (own.k * q[row]).sum(-1) / attn_scale
+    write(edits.get("attn_scores", ()), tokens, packed)
     packed = packed.softmax(dim=-1)
-    write("pattern", packed)
+    write(edits.get("pattern", ()), tokens, packed)
     of_own = torch.zeros_like(q)
     if own is not None:
-        of_own.index_add_(0, own.token, packed[own.token, :, own.pos][..., None] * own.v)
-        packed[own.token, :, own.pos] = 0
+        row, pos = own.at.row, own.at.pos
+        of_own.index_add_(0, row, packed[row, :, pos][..., None] * own.v)
+        packed[row, :, pos] = 0
     pattern = q.new_zeros(len(K), n_slots, *packed.shape[1:])
     pattern[group, slot] = packed
     return of_own + mix_values(pattern.transpose(1, 2), V)[group, slot]

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from interp.engine import Trace
 from interp.errors import InputError
-from interp.packing import Edit, moment
+from interp.packing import Edit, first_moments, moment
 from interp.sites import SITE_KINDS, Site, sites_of, whole_site
 from interp.wavefront import Wavefront
 from interp.weights import Weights
@@ -123,11 +123,9 @@ def replay_rows(
     n_layers = base.model.cfg.n_layers
     end = int(scored[-1]) + 1
     edits = [_reaching(edit, scored, n_layers) for edit in edits]
-    never = moment(Site("ln_final_normalized"), n_layers) + 1
-    first = torch.full_like(batch, never)
-    for edit in edits:
-        first[edit.row] = first[edit.row].clamp_max(moment(edit.site, n_layers))
-    order = first.argsort(stable=True)[: int((first < never).sum())]
+    first = first_moments(edits, len(batch), n_layers, batch.device)
+    edited = first <= moment(whole_site("ln_final_normalized"), n_layers)
+    order = first.argsort(stable=True)[: int(edited.sum())]
     rank = torch.empty_like(batch)
     rank[order] = torch.arange(len(order), device=batch.device)
     ranked = [_ranked(edit, rank) for edit in edits]
@@ -140,7 +138,10 @@ def replay_rows(
         kept = unedited[batch]
         for start in range(0, len(order), size):
             rows = order[start : start + size]
-            chunk = [_between(edit, start, start + len(rows)) for edit in ranked]
+            if len(rows) == len(order):
+                chunk = ranked
+            else:
+                chunk = [_between(edit, start, start + len(rows)) for edit in ranked]
             run = _wavefront if isinstance(base.program, Weights) else _whole_runs
             logits = run(base, batch[rows], [e for e in chunk if len(e.row)], scored)
             kept[rows] = read(logits, batch[rows])

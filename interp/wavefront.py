@@ -4,7 +4,8 @@ A *row* is one edited run of one prompt. It joins the wavefront at the first sit
 so nothing before that is computed; it carries only the tokens whose activations may differ from
 the base run, and every value it does not carry is read from the base trace. Attention is where
 an edit spreads: from there on a row carries the suffix that starts at its first changed key or
-value. In the last layer only the scored positions go on.
+value. In the last layer only the scored positions go on. Rows whose first edit lies inside
+attention join at z (see `interp.entering`).
 
 Tokens of all rows are packed along one axis, sorted by row and then by position. Only attention
 needs them padded; everything else is position by position.
@@ -16,13 +17,27 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
-import torch.nn.functional as F
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
-from interp.attending import OwnKeys, fused, spelled_out
-from interp.forward import affine, centred, linear, project_qkv, scale_of
-from interp.packing import EVERY, ORDER, Edit, Tokens, moment, put, taken, where_true
+from interp.attending import OwnKeys, row_by_row, spelled_out
+from interp.entering import made_of_z
+from interp.forward import affine, centred, layer_norm, linear, project_qkv, scale_of
+from interp.packing import (
+    EVERY,
+    IN_ATTENTION,
+    ORDER,
+    SOFTMAX,
+    Edit,
+    Tokens,
+    first_moments,
+    joined,
+    moment,
+    put,
+    taken,
+    where_true,
+    write,
+)
 from interp.sites import Site, whole_site
 
 if TYPE_CHECKING:
@@ -30,10 +45,9 @@ if TYPE_CHECKING:
     from interp.weights import MLP, Block, LayerNorm
 
 
-# Bytes of keys that attention looks at together, and tokens that an MLP reads together: what is
-# larger does not stay in the cache, and memory fresh from the system costs more than what is
-# written to it.
-_KEYS, _TOKENS = 2**19, 512
+# Tokens that an MLP reads together: what is larger does not stay in the cache, and memory fresh
+# from the system costs more than what is written to it.
+_TOKENS = 512
 
 
 class Wavefront:
@@ -62,36 +76,48 @@ class Wavefront:
             self.edits.setdefault(edit.site, []).append(edit)
         self.is_scored = torch.zeros(self.end, dtype=torch.bool, device=batch.device)
         self.is_scored[scored] = True
-        self._plan_joins()
+        self._plan_joins(first_moments(edits, len(batch), self.n_layers, batch.device))
         none = torch.zeros(0, dtype=torch.long, device=batch.device)
         self.tokens = Tokens(none, none, self.end)
         self.live: dict[Site, Tensor] = {}
 
-    def _plan_joins(self) -> None:
-        """Which tokens join at which moment, and from which layer on rows have own keys."""
-        n_rows, device = len(self.batch), self.batch.device
-        never = (self.n_layers + 1) * len(ORDER)
-        first = torch.full((n_rows,), never, device=device)
-        self.own_from = torch.full((n_rows,), self.n_layers + 1, device=device)
-        keys = []
-        for site, group in self.edits.items():
-            when = moment(site, self.n_layers)
-            at, stage = divmod(when, len(ORDER))
-            own_from = at if stage < ORDER["q"] or site.kind in ("k", "v") else at + 1
-            for edit in group:
-                first[edit.row] = first[edit.row].clamp_max(when)
-                self.own_from[edit.row] = self.own_from[edit.row].clamp_max(own_from)
-                keys.append(edit.row * self.end + edit.pos)
-        none = torch.zeros(0, dtype=torch.long, device=device)
-        # A query's many keys stand side by side: sorting needs only one of them.
-        key = torch.cat([none, *keys]).unique_consecutive().unique()
-        row, pos = key // self.end, key % self.end
+    def _plan_joins(self, first: Int[Tensor, " row"]) -> None:
+        """Which tokens join at which moment, where `first` is when each row is first edited."""
+        self._enter_at_z(first)
+        edits = (edit for of_site in self.edits.values() for edit in of_site)
+        tokens = Tokens.edited(edits, len(self.batch), self.end, self.batch.device)
         # Rows come in the order of their first edit, so what joins together lies together.
-        when, count = first[row].unique_consecutive(return_counts=True)
-        parts = zip(
-            when.tolist(), row.split(count.tolist()), pos.split(count.tolist()), strict=True
-        )
-        self.joins = {when: Tokens(row, pos, self.end) for when, row, pos in parts}
+        when, count = first[tokens.row].unique_consecutive(return_counts=True)
+        stop = count.cumsum(0).tolist()
+        self.joins = {
+            at: tokens.at(slice(start, end))
+            for at, start, end in zip(when.tolist(), [0, *stop], stop, strict=False)
+        }
+
+    def _enter_at_z(self, first: Int[Tensor, " row"]) -> None:
+        """Let rows that would join inside attention join at z, with what they make of it."""
+        starting: dict[str, list[Edit]] = {}
+        for site in [site for site in self.edits if site.kind in IN_ATTENTION]:
+            edits, self.edits[site] = self.edits[site], []
+            for edit in edits:
+                starts = first[edit.row] == moment(site, self.n_layers)
+                n_starting = int(starts.sum())
+                if n_starting == len(starts):
+                    starting.setdefault(site.kind, []).append(edit)
+                elif n_starting == 0:
+                    self.edits[site].append(edit)
+                else:
+                    starting.setdefault(site.kind, []).append(edit.kept(starts))
+                    self.edits[site].append(edit.kept(~starts))
+        if starting:
+            layer = first // len(ORDER)
+            made = made_of_z(self.base, self.batch, layer, starting, self.scored)
+            for at, edit in made.items():
+                z = whole_site("z", at)
+                self.edits[z] = [edit, *self.edits.get(z, ())]
+                first[first == moment(whole_site("q", at), self.n_layers)] = moment(
+                    z, self.n_layers
+                )
 
     def logits(self) -> Float[Tensor, "row scored d_vocab_out"]:
         """Run the rows to the end."""
@@ -150,7 +176,7 @@ class Wavefront:
             self._reach(post)
             live[out] = linear(live.pop(post), mlp.W_out, mlp.b_out)
         else:
-            live[out] = torch.cat([mlp(some) for some in read.split(_TOKENS)])
+            live[out] = joined([mlp(some) for some in read.split(_TOKENS)])
         self._reach(out)
         return live.pop(resid_mid) + live.pop(out)
 
@@ -162,8 +188,7 @@ class Wavefront:
         layer = None if name == "ln_final" else stream.layer
         scale, norm = whole_site(f"{name}_scale", layer), whole_site(f"{name}_normalized", layer)
         if not self._concerned(scale) and not self._concerned(norm):
-            width = live[stream].shape[-1:]
-            return F.layer_norm(live[stream], width, ln.gain, ln.shift, self.weights.cfg.eps)
+            return layer_norm(live[stream], ln, self.weights.cfg.eps)
         live[scale] = scale_of(centred(live[stream]), self.weights.cfg.eps)
         self._reach(scale)
         live[norm] = centred(live[stream]) / live.pop(scale)
@@ -180,34 +205,32 @@ class Wavefront:
         joining = self.joins.pop(moment(site, self.n_layers), None)
         if joining is not None:
             self.tokens = self.tokens.followed_by(joining)
+            at = self._in_base(joining)
             for name, value in self.live.items():
-                self.live[name] = torch.cat([value, self._base(name, joining)])
-        self._write(site, self.tokens, self.live[site])
+                self.live[name] = torch.cat([value, self._base(name, at)])
+        write(self.edits.get(site, ()), self.tokens, self.live[site])
 
-    def _write(self, site: Site, tokens: Tokens, value: Tensor) -> None:
-        for edit in self.edits.get(site, ()):
-            at, here = tokens.find(edit.row * self.end + edit.pos)
-            if not bool(here.all()):
-                edit, at = edit.kept(here), at[here]
-            value[(at, *edit.within)] = edit.value
+    def _in_base(self, tokens: Tokens) -> Int[Tensor, " token"]:
+        """Where some tokens stand among those of the base run."""
+        return self.batch[tokens.row] * self.base.ids.shape[1] + tokens.pos
 
-    def _base(self, site: Site, tokens: Tokens) -> Tensor:
-        """The base run's values at some tokens."""
-        value = self.base.values[site]
-        at = self.batch[tokens.row] * value.shape[1] + tokens.pos
-        return value.flatten(0, 1).index_select(0, at)
+    def _base(self, site: Site, at: Int[Tensor, " token"]) -> Tensor:
+        """The base run's values at these places."""
+        return self.base.values[site].flatten(0, 1).index_select(0, at)
 
     def _attend(self, layer: int, block: Block, read: Float[Tensor, "token d_model"]) -> None:
         """From what attention reads to z, on the tokens at which z may have changed."""
-        live, last = self.live, layer == self.n_layers - 1
+        live, cfg, last = self.live, self.weights.cfg, layer == self.n_layers - 1
+        if not len(self.tokens):
+            live[whole_site("z", layer)] = read.new_zeros(0, cfg.n_heads, cfg.d_head)
+            return
         q_at, k_at, v_at = (whole_site(kind, layer) for kind in "qkv")
         live[q_at], live[k_at], live[v_at] = self._qkv(block, read, last)
         for site in (q_at, k_at, v_at):
             self._reach(site)
 
-        changed = self.tokens
-        own = OwnKeys(changed.row, changed.pos, live.pop(k_at), live.pop(v_at))
-        self._grow_to(self._queries(changed, self.own_from <= layer, last))
+        own = OwnKeys(self.tokens, live.pop(k_at), live.pop(v_at))
+        self._grow_to(self.tokens.onwards(self.scored if last else None))
         live[whole_site("z", layer)] = self._mixed(layer, block, live.pop(q_at), own)
 
     def _qkv(
@@ -229,88 +252,17 @@ class Wavefront:
     def _mixed(
         self, layer: int, block: Block, q: Float[Tensor, "token head d_head"], own: OwnKeys
     ) -> Float[Tensor, "token head d_head"]:
-        """What each token's heads read; `own` are the rows' keys and values, and its `token` is
-        the row."""
-        tokens = self.tokens
-        if not len(tokens):
-            return q
-        K, V = (self.base.values[whole_site(kind, layer)][:, : self.end] for kind in "kv")
+        """What each token's heads read; every row has keys and values of its own."""
+        tokens, end = self.tokens, self.end
+        K, V = (self.base.values[whole_site(kind, layer)][:, :end] for kind in "kv")
+        edits = {kind: self.edits.get(whole_site(kind, layer), ()) for kind in SOFTMAX}
         if layer == self.n_layers - 1 and len(self.scored) == 1:
             # One token of each row asks: what it sees in place of the base run's keys is less
             # than a copy of all of them.
-            _, place = self._numbered(tokens.row)
-            own = OwnKeys(place[own.token], own.pos, own.k, own.v)
-            return self._attended(layer, block, tokens, q, self.batch[tokens.row], K, V, own)
-        has_own = self.own_from <= layer
-        mine = has_own[tokens.row]
-        alone, among = where_true(mine), where_true(~mine)
-        z = torch.empty_like(q)
-        if isinstance(among, slice) or len(among):
-            some = tokens.at(among)
-            group = self.batch[some.row]
-            z = put(z, among, self._attended(layer, block, some, taken(q, among), group, K, V))
-        if isinstance(alone, slice) or len(alone):
-            theirs = where_true(has_own[own.token])
-            parts = (taken(part, theirs) for part in (own.token, own.pos, own.k, own.v))
-            some, own = tokens.at(alone), OwnKeys(*parts)
-            z = put(z, alone, self._row_by_row(layer, block, some, taken(q, alone), own, K, V))
-        return z
-
-    def _row_by_row(
-        self,
-        layer: int,
-        block: Block,
-        tokens: Tokens,
-        q: Float[Tensor, "token head d_head"],
-        own: OwnKeys,
-        K_base: Float[Tensor, "batch key head d_head"],
-        V_base: Float[Tensor, "batch key head d_head"],
-    ) -> Float[Tensor, "token head d_head"]:
-        """Attention of rows that each look at a copy of the base run's keys and values with their
-        own written into it, as many rows at a time as the cache holds."""
-        rows, place = self._numbered(own.token)
-        asks, has = place[tokens.row], place[own.token]
-        step = max(1, _KEYS // (K_base[0].numel() * K_base.element_size()))
-        bounds = torch.arange(0, len(rows) + step, step, device=q.device)
-        of_q, of_k = (torch.searchsorted(at, bounds).tolist() for at in (asks, has))
-        edited = self._edited_in_attention(layer)
-        z = torch.empty_like(q)
-        for i, some in enumerate(rows.split(step)):
-            here, theirs = slice(*of_q[i : i + 2]), slice(*of_k[i : i + 2])
-            at = (has[theirs] - i * step) * self.end + own.pos[theirs]
-            K, V = (base.index_select(0, self.batch[some]) for base in (K_base, V_base))
-            K.flatten(0, 1).index_copy_(0, at, own.k[theirs])
-            V.flatten(0, 1).index_copy_(0, at, own.v[theirs])
-            group, asking = asks[here] - i * step, tokens.at(here)
-            if edited.isdisjoint(some.tolist()):
-                z[here] = fused(q[here], asking.pos, group, K, V, block.attn_scale)
-            else:
-                z[here] = self._attended(layer, block, asking, q[here], group, K, V)
-        return z
-
-    def _edited_in_attention(self, layer: int) -> set[int]:
-        """The rows that edit scores or pattern of a layer."""
-        sites = (whole_site(kind, layer) for kind in ("attn_scores", "pattern"))
-        rows = [edit.row.unique() for site in sites for edit in self.edits.get(site, ())]
-        return set(torch.cat(rows).tolist()) if rows else set()
-
-    def _attended(
-        self,
-        layer: int,
-        block: Block,
-        tokens: Tokens,
-        q: Float[Tensor, "token head d_head"],
-        group: Int[Tensor, " token"],
-        K: Float[Tensor, "group key head d_head"],
-        V: Float[Tensor, "group key head d_head"],
-        own: OwnKeys | None = None,
-    ) -> Float[Tensor, "token head d_head"]:
-        """Attention with the edits of its scores and pattern."""
-
-        def write(kind: str, value: Tensor) -> None:
-            self._write(whole_site(kind, layer), tokens, value)
-
-        return spelled_out(q, tokens.pos, group, K, V, block.attn_scale, write, own)
+            group = self.batch[tokens.row]
+            return spelled_out(q, tokens, group, K, V, block.attn_scale, edits, own)
+        rows = self.batch[: int(tokens.row[-1]) + 1]
+        return row_by_row(q, tokens, own, rows, K, V, block.attn_scale, edits)
 
     def _grow_to(self, tokens: Tokens) -> None:
         """Carry these tokens from here on: what was not carried before is the base run's."""
@@ -318,38 +270,11 @@ class Wavefront:
         if tokens is before:
             return
         at, here = tokens.find(before.key)
-        kept = where_true(here)
+        kept, in_base = where_true(here), self._in_base(tokens)
         for site, value in self.live.items():
-            grown = self._base(site, tokens)
+            grown = self._base(site, in_base)
             grown.index_copy_(0, taken(at, kept), taken(value, kept))
             self.live[site] = grown
-
-    def _numbered(self, row: Int[Tensor, " token"]) -> tuple[Tensor, Tensor]:
-        """The rows that occur, and the place of each row among them."""
-        occurs = torch.zeros_like(self.batch, dtype=torch.bool)
-        occurs[row] = True
-        return occurs.nonzero().squeeze(-1), occurs.cumsum(0) - 1
-
-    def _queries(self, changed: Tokens, own: Bool[Tensor, " row"], last: bool) -> Tokens:
-        """The tokens at which z may have changed: for a row with keys or values of its own every
-        token from the first of them on, for others just the tokens that changed."""
-        row, pos, n_pos = changed.row, changed.pos, changed.n_pos
-        is_own = own[row]
-        is_first = is_own.clone()
-        is_first[1:] &= row[1:] != row[:-1]
-        rows, start = row[is_first], pos[is_first]
-        if not last and bool(is_own.all()) and int((n_pos - start).sum()) == len(row):
-            return changed
-        places = self.scored if last else torch.arange(n_pos, device=row.device)
-        of, at = (places >= start[:, None]).nonzero(as_tuple=True)
-        own_row, own_pos = rows[of], places[at]
-        shared = ~is_own
-        if last:
-            shared &= self.is_scored[pos]
-        if not shared.any():
-            return Tokens(own_row, own_pos, n_pos)
-        key = torch.cat([own_row * n_pos + own_pos, changed.key[shared]]).sort().values
-        return Tokens(key // n_pos, key % n_pos, n_pos)
 
     def _scored_logits(
         self, logits: Float[Tensor, "token d_vocab_out"]

@@ -174,7 +174,7 @@ def test_the_size_of_the_pieces_that_the_cache_holds_changes_nothing(monkeypatch
         return [activation_patching(model, pair, metric, k, over=o).raw.data for k, o in calls]
 
     whole = sweeps()
-    monkeypatch.setattr("interp.wavefront._KEYS", 2 * 7 * 3 * 5 * 8)
+    monkeypatch.setattr("interp.attending._KEYS", 2 * 7 * 3 * 5 * 8)
     monkeypatch.setattr("interp.wavefront._TOKENS", 3)
     for in_one, in_pieces in zip(whole, sweeps(), strict=True):
         np.testing.assert_allclose(in_pieces, in_one, rtol=0, atol=1e-10)

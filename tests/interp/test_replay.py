@@ -11,6 +11,7 @@ from random_models import random_hooked, random_ids
 
 from interp.engine import trace
 from interp.errors import InputError
+from interp.packing import IN_ATTENTION
 from interp.replay import replay
 from interp.sites import SITE_KINDS, Site, kinds_of, sites_of
 
@@ -88,6 +89,19 @@ def test_many_sites_together(base, seed):
         parts = [random_part(s, base.model.cfg, rng) for s in rng.sample(sites, rng.randint(1, 5))]
         edits.append({part: random_value(base, part, seed) for part in parts})
     assert_replay_equals_hooks(base, edits, batch_size=rng.choice([None, 1, 2, 7]))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_sites_inside_attention_together_and_one_written_over_another(base, seed):
+    rng = random.Random(seed)
+    inside = [s for s in sites_of(base.model.cfg) if s.kind in IN_ATTENTION]
+    edits = []
+    for layer in rng.choices(range(base.model.cfg.n_layers), k=5):
+        here = rng.sample([s for s in inside if s.layer == layer], 2)
+        parts = [part for s in here for part in (s, random_part(s, base.model.cfg, rng))]
+        edits.append({part: random_value(base, part, i) for i, part in enumerate(parts)})
+    assert_replay_equals_hooks(base, edits)
+    assert_replay_equals_hooks(base, edits, pos=3)
 
 
 def test_an_edit_does_not_change_what_the_trace_holds(base):

@@ -1,0 +1,118 @@
+"""Rows that begin inside attention, told by what they make of z.
+
+Up to there such a row is the base run, and its edits of q, k, v, scores and pattern each lie in
+one head. So no other head's z differs, and the row may as well begin at z with what its own heads
+make. A *lane* is one such head of one row. Lanes stand where `Tokens` and `Edit` say rows: they
+are rows of a model of one layer and one head, whose prompts are the base run's heads. So all
+layers' lanes are computed together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import zip_longest
+from typing import TYPE_CHECKING
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from interp.attending import OwnKeys, row_by_row
+from interp.packing import SOFTMAX, Edit, Tokens, distinct, joined, where_true, write
+from interp.sites import SITE_KINDS, whole_site
+
+if TYPE_CHECKING:
+    from interp.engine import Trace
+
+
+def made_of_z(
+    base: Trace,
+    batch: Int[Tensor, " row"],
+    layer: Int[Tensor, " row"],
+    edits: Mapping[str, Sequence[Edit]],
+    scored: Int[Tensor, " scored"],
+) -> dict[int, Edit]:
+    """For each layer, the edit of its z that edits inside its attention amount to.
+
+    Args:
+        base: the base run.
+        batch: which prompt of `base` each row edits.
+        layer: where each row begins; it ascends, and counts only for rows that are edited here.
+        edits: by kind, "q", "k", "v", "attn_scores" or "pattern"; only of rows that begin there,
+            each in the layer where it begins.
+        scored: positions whose logits are wanted, ascending.
+    """
+    cfg, end = base.model.cfg, int(scored[-1]) + 1
+    sites = {edit.site for group in edits.values() for edit in group}
+    layers = sorted({site.layer for site in sites if site.layer is not None})
+
+    def by_head(kind: str) -> Float[Tensor, "prompt pos 1 d_head"]:
+        values = [base.values[whole_site(kind, at)][:, :end] for at in layers]
+        return torch.cat(values).transpose(1, 2).flatten(0, 1).unsqueeze(2)
+
+    tables = {kind: _by_lane(group, cfg.n_heads) for kind, group in edits.items()}
+    every = (table.row for group in tables.values() for table in group)
+    lanes = distinct(every, len(batch) * cfg.n_heads, batch.device)
+    nth = lanes.new_empty(len(batch) * cfg.n_heads)
+    nth[lanes] = torch.arange(len(lanes), device=lanes.device)
+    edits = {
+        kind: [replace(table, row=nth[table.row]) for table in group]
+        for kind, group in tables.items()
+    }
+    row, head = lanes // cfg.n_heads, lanes % cfg.n_heads
+    nth_layer = torch.searchsorted(torch.tensor(layers, device=row.device), layer[row])
+    prompt = (nth_layer * len(base.ids) + batch[row]) * cfg.n_heads + head
+
+    def edited_tokens(*kinds: str) -> Tokens:
+        of_kinds = (edit for kind in kinds for edit in edits.get(kind, ()))
+        return Tokens.edited(of_kinds, len(lanes), end, batch.device)
+
+    def held(kind: str, every: Tensor, tokens: Tokens) -> Float[Tensor, "token 1 d_head"]:
+        value = every[prompt[tokens.row], tokens.pos]
+        write(edits.get(kind, ()), tokens, value)
+        return value
+
+    has_own, asked = edited_tokens("k", "v"), edited_tokens("q", *SOFTMAX)
+    reached = has_own.onwards()
+    if layers[-1] == cfg.n_layers - 1:
+        goes_on = torch.isin(reached.pos, scored) | (layer[row[reached.row]] < layers[-1])
+        reached = reached.at(where_true(goes_on))
+    keys = distinct((reached.key, asked.key), len(lanes) * end, batch.device)
+    tokens = Tokens.of(keys, end)
+
+    Q, K, V = (by_head(kind) for kind in "qkv")
+    scale = base.final.new_tensor([base.weights.blocks[at].attn_scale for at in layers])
+    q = held("q", Q, tokens) / scale[nth_layer[tokens.row], None, None]
+    own = OwnKeys(has_own, held("k", K, has_own), held("v", V, has_own))
+    in_softmax = {kind: edits.get(kind, ()) for kind in SOFTMAX}
+    z = row_by_row(q, tokens, own, prompt, K, V, 1.0, in_softmax).squeeze(1)
+
+    count = torch.bincount(nth_layer[tokens.row], minlength=len(layers)).tolist()
+    columns = (row[tokens.row], tokens.pos, head[tokens.row], z)
+    parts = zip(*(column.split(count) for column in columns), strict=True)
+    return {
+        at: Edit(whole_site("z", at), row, (pos, head), value)
+        for at, (row, pos, head, value) in zip(layers, parts, strict=True)
+    }
+
+
+def _by_lane(edits: Sequence[Edit], n_heads: int) -> list[Edit]:
+    """Edits of one kind as tables for all layers, where row times `n_heads` plus head is the row.
+    Edits of one layer may overlap, so each goes into a table of its own, in their order."""
+    axes = SITE_KINDS[edits[0].site.kind].axes
+    by_layer: dict[int | None, list[Edit]] = {}
+    for edit in edits:
+        by_layer.setdefault(edit.site.layer, []).append(edit)
+    tables = []
+    for nth in zip_longest(*by_layer.values()):
+        together = [edit for edit in nth if edit is not None]
+        columns = (
+            joined(list(column)) for column in zip(*(edit.index for edit in together), strict=True)
+        )
+        index = dict(zip(axes, columns, strict=True))
+        lane = joined([edit.row for edit in together]) * n_heads + index["head"]
+        index["head"] = torch.zeros_like(lane)
+        value = joined([edit.value for edit in together])
+        tables.append(Edit(together[0].site, lane, tuple(index.values()), value))
+    return tables
