@@ -1,29 +1,35 @@
 """How long exact activation patching takes, against the other ways to do it.
 
-    python tests/benchmarks/patching.py            course shape and GPT-2 small shape
-    python tests/benchmarks/patching.py --quick    course shape only, one round
+    python tests/benchmarks/patching.py             course shape and GPT-2 small shape
+    python tests/benchmarks/patching.py --only course
+    python tests/benchmarks/patching.py --only gpt2
+    python tests/benchmarks/patching.py --quick     course shape only, one round
 
 Every contender computes the same numbers (the largest difference is printed); their rounds are
-interleaved and the medians compared. Weights are random: time does not depend on them.
+interleaved and the medians compared. Weights are random: time does not depend on them. On the
+GPT-2 small shape, where they would take minutes, TransformerLens computes one cell, Hugging Face
+one layer and restart two, and their times are multiplied.
 
-  TransformerLens   transformer_lens.patching, one full forward for each cell (timed on a sample
-                    of cells where all would take minutes)
+  TransformerLens   transformer_lens.patching, one full forward for each cell
   restart           its forward on all cells of a layer in one batch, with start_at_layer
   Hugging Face      GPT2LMHeadModel with the same weights and plain forward pre-hooks, all cells of
                     a layer in one batch, logits_to_keep=1
   by hand           the sweep over heads alone, as a script that can do nothing else: what is left
                     when no site is kept and nothing is labelled (`head_sweep_by_hand`)
   orrery            interp.activation_patching
+  products          no contender: the matrix products that every exact answer needs, and nothing
+                    else (`bare_products`). What a bar leaves beside them says if it can be met
 """
 
 from __future__ import annotations
 
 import argparse
+import random
 import statistics
 import sys
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -34,6 +40,7 @@ from transformer_lens import HookedTransformer
 from transformers import GPT2Config, GPT2LMHeadModel
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+from bare_products import bare_products
 from head_sweep_by_hand import head_sweep
 from memory import peak_of
 from random_models import random_hooked
@@ -41,9 +48,10 @@ from random_models import random_hooked
 from interp.inputs import Contrast
 from interp.metrics import logit_difference
 from interp.patching import activation_patching
+from interp.weights import lay_out
 
 TARGET, OTHER = 3, 5
-OTHERS = ("TransformerLens", "restart", "Hugging Face", "by hand")
+OTHERS = ("TransformerLens", "restart", "Hugging Face", "by hand", "products")
 COURSE = {
     "n_layers": 4, "n_heads": 4, "d_head": 32, "d_model": 128, "d_mlp": 512,
     "d_vocab": 65, "n_ctx": 64,
@@ -86,17 +94,29 @@ def main() -> None:
     warnings.filterwarnings("ignore")
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     arguments.add_argument("--quick", action="store_true", help="course shape only, one round")
+    arguments.add_argument("--only", choices=("course", "gpt2"), help="one of the two shapes")
     arguments.add_argument("--threads", type=int, default=torch.get_num_threads())
     options = arguments.parse_args()
     torch.set_num_threads(options.threads)
     tl_patching.tqdm = lambda iterable, *args, **kwargs: iterable
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, float32")
-    rounds = 1 if options.quick else 5
-    compare("course shape, 64 tokens", COURSE, n_pos=64, rounds=rounds, sampled=False)
-    if not options.quick:
-        compare("GPT-2 small shape, 20 tokens", GPT2_SMALL, n_pos=20, rounds=3, sampled=True)
+    if options.only != "gpt2":
+        rounds = 1 if options.quick else 9
+        compare("course shape, 64 tokens", COURSE, n_pos=64, rounds=rounds, sampled=False)
+        growth(rounds)
+    if options.only != "course" and not options.quick:
+        compare("GPT-2 small shape, 20 tokens", GPT2_SMALL, n_pos=20, rounds=2, sampled=True)
         memory()
-    growth(rounds)
+
+
+@dataclass(frozen=True)
+class Contender:
+    """Somebody's answer. Where it would take minutes, it is that of some layers only, or none at
+    all, and the whole is `times` as long."""
+
+    run: Callable[[], torch.Tensor | None]
+    layers: range | None = None
+    times: float = 1.0
 
 
 def compare(title: str, shape: dict, n_pos: int, rounds: int, sampled: bool) -> None:
@@ -106,48 +126,70 @@ def compare(title: str, shape: dict, n_pos: int, rounds: int, sampled: bool) -> 
     for changed in (n_pos // 3, 0):
         pair = one_token_contrast(model, n_pos, changed)
         _, cache = model.run_with_cache(pair.source)
-        cell = one_cell(model, pair) if sampled else None
         print(f"\n{title}, token changed at position {changed} (seconds, median of {rounds})")
         print(f"{'':32}" + "".join(f"{name:>16}" for name in OTHERS) + f"{'orrery':>9}")
         for sweep in SWEEPS:
-            contenders: dict[str, Callable[[], torch.Tensor]] = {
-                "orrery": partial(orrery, model, pair, sweep)
-            }
-            if len(sweep.kinds) == 1:
-                contenders["restart"] = partial(restart, model, pair, cache, sweep)
-                contenders["Hugging Face"] = partial(by_hugging_face, hf, pair, sweep)
-            if sweep.over == ("layer", "head") and len(sweep.kinds) == 1:
-                contenders["by hand"] = partial(by_hand, model, pair)
-            if not sampled:
-                contenders["TransformerLens"] = partial(lens, model, pair, cache, sweep)
-            report(sweep, contenders, rounds, cell)
+            report(sweep, contenders(model, hf, pair, cache, sweep, sampled), rounds)
 
 
-def report(
+def contenders(
+    model: HookedTransformer,
+    hf: GPT2LMHeadModel,
+    pair: Contrast,
+    cache,
     sweep: Sweep,
-    contenders: dict[str, Callable[[], torch.Tensor]],
-    rounds: int,
-    cell: float | None,
-) -> None:
-    """One line: medians, and by how much each is slower than ours. `cell` is the time of one cell
-    of TransformerLens' loop, where that is not run as a whole."""
+    sampled: bool,
+) -> dict[str, Contender]:
+    """All who can answer; `sampled` those who would take minutes."""
+    n_layers, n_pos = model.cfg.n_layers, pair.base.shape[1]
+    reached = n_pos - int(pair.first_difference)
+    products = partial(bare_products, lay_out(model), sweep.kinds, sweep.over, n_pos, reached)
+    found = {
+        "orrery": Contender(partial(orrery, model, pair, sweep)),
+        "products": Contender(products),
+    }
+    if sampled:
+        n_cells = len(sweep.kinds) * n_layers * len(cells_of(sweep, n_pos, model.cfg.n_heads))
+        found["TransformerLens"] = Contender(partial(one_cell, model, pair), times=n_cells)
+    else:
+        found["TransformerLens"] = Contender(partial(lens, model, pair, cache, sweep))
+    if len(sweep.kinds) > 1:
+        return found
+    # Every layer takes Hugging Face the same; restart takes on average what the middle takes.
+    one, two = range(1), range(n_layers // 2 - 1, n_layers // 2 + 1)
+    for name, run, some in (
+        ("restart", partial(restart, model, pair, cache, sweep), two),
+        ("Hugging Face", partial(by_hugging_face, hf, pair, sweep), one),
+    ):
+        asked = some if sampled else range(n_layers)
+        found[name] = Contender(partial(run, asked), asked, n_layers / len(asked))
+    if sweep.over == ("layer", "head"):
+        found["by hand"] = Contender(partial(by_hand, model, pair))
+    return found
+
+
+def report(sweep: Sweep, contenders: dict[str, Contender], rounds: int) -> None:
+    """One line: medians, and by how much each is slower than ours."""
     times: dict[str, list[float]] = {name: [] for name in contenders}
     results = {}
-    for _ in range(rounds + 1):  # the first round warms up
-        for name, run in contenders.items():
+    names = list(contenders)
+    for i in range(rounds + 1):  # the first round warms up
+        for name in random.Random(i).sample(names, len(names)):
             start = time.perf_counter()
-            results[name] = run()
-            times[name].append(time.perf_counter() - start)
+            results[name] = contenders[name].run()
+            times[name].append((time.perf_counter() - start) * contenders[name].times)
     median = {name: statistics.median(taken[1:]) for name, taken in times.items()}
-    if cell is not None:
-        n_cells = results["orrery"].numel()
-        median["TransformerLens"] = cell * n_cells
-    largest = max(float((results[name] - results["orrery"]).abs().max()) for name in results)
-    ours = median["orrery"]
+    ours, answer = median["orrery"], results["orrery"]
+    largest = 0.0
+    for name, result in results.items():
+        if result is not None:
+            layers = contenders[name].layers
+            asked = answer if layers is None else answer[list(layers)]
+            largest = max(largest, float((result - asked).abs().max()))
     line = f"{sweep.name:32}"
     for name in OTHERS:
-        line += f"{median[name]:8.3f} ({median[name] / ours:4.1f}x)" if name in median else " " * 16
-    print(f"{line}{ours:9.4f}   largest difference {largest:.1e}")
+        line += f"{median[name]:8.4f} ({median[name] / ours:4.1f}x)" if name in median else " " * 16
+    print(f"{line}{ours:9.4f}   largest difference {largest:.1e}", flush=True)
 
 
 def one_token_contrast(model: HookedTransformer, n_pos: int, changed: int) -> Contrast:
@@ -181,16 +223,11 @@ def by_hand(model: HookedTransformer, pair: Contrast) -> torch.Tensor:
     return difference(head_sweep(model, pair)[..., None, :])
 
 
-def one_cell(model: HookedTransformer, pair: Contrast, cells: int = 5) -> float:
-    """Median seconds of one cell of TransformerLens' loop."""
+def one_cell(model: HookedTransformer, pair: Contrast) -> None:
+    """One cell of TransformerLens' loop."""
     hook = ("blocks.3.hook_resid_pre", lambda value, hook: value)
-    taken = []
     with torch.no_grad():
-        for _ in range(cells):
-            start = time.perf_counter()
-            model.run_with_hooks(pair.base, fwd_hooks=[hook])
-            taken.append(time.perf_counter() - start)
-    return statistics.median(taken)
+        model.run_with_hooks(pair.base, fwd_hooks=[hook])
 
 
 def cells_of(sweep: Sweep, n_pos: int, n_heads: int) -> list[tuple[int | slice, int | slice]]:
@@ -203,14 +240,16 @@ def cells_of(sweep: Sweep, n_pos: int, n_heads: int) -> list[tuple[int | slice, 
     ]
 
 
-def restart(model: HookedTransformer, pair: Contrast, cache, sweep: Sweep) -> torch.Tensor:
+def restart(
+    model: HookedTransformer, pair: Contrast, cache, sweep: Sweep, asked: Sequence[int]
+) -> torch.Tensor:
     """All cells of a layer in one batch, from that layer on, through TransformerLens."""
     n_pos, kind = pair.base.shape[1], sweep.kinds[0]
     cells = cells_of(sweep, n_pos, model.cfg.n_heads)
     layers = []
     with torch.no_grad():
         _, base = model.run_with_cache(pair.base)
-        for layer in range(model.cfg.n_layers):
+        for layer in asked:
             rows = base["resid_pre", layer].repeat(len(cells), 1, 1)
 
             def write(value, hook, layer=layer):
@@ -263,14 +302,17 @@ def hugging_face(model: HookedTransformer) -> GPT2LMHeadModel:
     return hf.requires_grad_(False)
 
 
-def by_hugging_face(hf: GPT2LMHeadModel, pair: Contrast, sweep: Sweep) -> torch.Tensor:
+def by_hugging_face(
+    hf: GPT2LMHeadModel, pair: Contrast, sweep: Sweep, asked: Sequence[int]
+) -> torch.Tensor:
     """All cells of a layer in one batch, with plain forward pre-hooks."""
     n_pos, n_heads = pair.base.shape[1], hf.config.n_head
     cells = cells_of(sweep, n_pos, n_heads)
     d_head = hf.config.n_embd // n_heads
     layers = []
     with torch.no_grad():
-        for block in hf.transformer.h:
+        for layer in asked:
+            block = hf.transformer.h[layer]
             module = block if sweep.kinds[0] == "resid_pre" else block.attn.c_proj
             held = {}
             handle = module.register_forward_pre_hook(
