@@ -15,14 +15,14 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from interp.forward import attention, attention_scores, causal, mix_values
-from interp.packing import Edit, Tokens, distinct, joined, write
+from interp.packing import Edit, Tokens, distinct, write
 
 # Edits of "attn_scores" and of "pattern".
 InAttention: TypeAlias = Mapping[str, Sequence[Edit]]
 
 # Bytes of keys that rows look at together: what is larger does not stay in the cache, and memory
 # fresh from the system costs more than what is written to it.
-_KEYS = 2**20
+_KEYS = 2**19
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +58,7 @@ def row_by_row(
     visible = causal(n_keys, q.device)
     bounds = torch.arange(0, len(prompt) + step, step, device=q.device)
     of_q, of_k = (torch.searchsorted(at.row, bounds).tolist() for at in (tokens, own.at))
-    parts = []
+    z = torch.empty_like(q)
     for i, some in enumerate(prompt.split(step)):
         first, here, theirs = i * step, slice(*of_q[i : i + 2]), slice(*of_k[i : i + 2])
         K_rows, V_rows = (every.index_select(0, some) for every in (K, V))
@@ -68,11 +68,10 @@ def row_by_row(
         asking = tokens.at(here)
         group = asking.row - first
         if edited.isdisjoint(range(first, first + len(some))):
-            z = fused(q[here], asking.pos, group, K_rows, V_rows, visible, attn_scale)
+            z[here] = fused(q[here], asking.pos, group, K_rows, V_rows, visible, attn_scale)
         else:
-            z = spelled_out(q[here], asking, group, K_rows, V_rows, attn_scale, edits)
-        parts.append(z)
-    return joined(parts)
+            z[here] = spelled_out(q[here], asking, group, K_rows, V_rows, attn_scale, edits)
+    return z
 
 
 def fused(
