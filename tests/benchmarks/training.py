@@ -8,7 +8,7 @@ models at the course shape, in turns, each the median of its rounds; of this GPT
 there is a C++ compiler), and with the optimizers it is really trained with; and of the step's
 matrix products with nothing between them, which no step in float32 can leave out. On Linux all of
 it once more with glibc told to keep what is freed: else a model alone with its step pays for pages
-that training, which has scored the validation split before, has kept.
+that training, which has scored validation text before, has kept.
 
 Quality: the default recipe against nanoGPT's recipe on GPT2LMHeadModel of the same shape, both on
 1,536,000 tokens of the same text and scored on its whole validation split. Seconds are steps times
