@@ -19,7 +19,7 @@ multiplied.
                     when no site is kept and nothing is labelled (`head_sweep_by_hand`)
   orrery            interp.activation_patching
   products          no contender: the matrix products that every exact answer needs, and nothing
-                    else (`bare_products`). What a bar leaves beside them says if it can be met
+                    else (`bare_products`). No exact sweep can be faster
 """
 
 from __future__ import annotations
