@@ -2,7 +2,17 @@
 
 const CORNERS = "M3 9V3h6v2H5v4zM15 3h6v6h-2V5h-4zM3 15h2v4h4v2H3zM19 15h2v6h-6v-2h4z";
 
+const QUIET = 150; // milliseconds
+
 let library = null;
+let lastCame = 0;
+
+// Until no figure has come, to any chart, for a while.
+async function quiet() {
+  for (let left; (left = lastCame + QUIET - performance.now()) > 0; ) {
+    await new Promise((resolve) => setTimeout(resolve, left));
+  }
+}
 
 // Through a script tag, for plotly.js is no module; once for all charts.
 function plotlyFrom(address) {
@@ -31,6 +41,7 @@ class Chart {
     if (text === this.text) return;
     this.text = text;
     this.asked = JSON.parse(text);
+    lastCame = performance.now();
     const { figure, alt, clickable } = this.asked;
     if (figure) {
       this.box.dataset.drawn = "false";
@@ -50,6 +61,8 @@ class Chart {
 
   async draw(text) {
     const plotly = await plotlyFrom(this.asked.library);
+    // Charts in the window come first, and while somebody walks on only they are drawn.
+    if (!this.isInSight()) await quiet();
     // Another figure is waiting by now, or the page is gone: nobody would see this one.
     if (text !== this.text || !this.box.isConnected || !this.asked.figure) return;
     const { data, layout } = this.asked.figure;
@@ -75,6 +88,11 @@ class Chart {
     };
     this.settings ??= { ...this.asked.config, modeBarButtonsToAdd: [button] };
     return this.settings;
+  }
+
+  isInSight() {
+    const { top, bottom } = this.box.getBoundingClientRect();
+    return bottom > 0 && top < window.innerHeight;
   }
 
   isAlone() {

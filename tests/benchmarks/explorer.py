@@ -64,8 +64,9 @@ def main() -> int:
         if with_browser:
             with browser(webgl=False) as chromium:
                 for model, page in shown:
-                    seconds = on_screen(chromium, address, page, model)
-                    told(f"{model} {page}: position moved, on the screen", seconds, SCREEN)
+                    in_window, everywhere = on_screen(chromium, address, page, model)
+                    told(f"{model} {page}: position moved, on the screen", in_window, SCREEN)
+                    noted(f"{model} {page}: and all of the page below it", everywhere)
     with tempfile.TemporaryDirectory() as folder:
         large_run(Path(folder))
         with explorer("--runs", folder) as address:
@@ -116,8 +117,8 @@ def at_server(address: str, page: str, model: str, **query: str) -> tuple[float,
     return opened, statistics.median(took)
 
 
-def on_screen(chromium: Any, address: str, name: str, model: str) -> float:
-    """From a press of a key to the last thing that changes on the page; the median of some."""
+def on_screen(chromium: Any, address: str, name: str, model: str) -> tuple[float, float]:
+    """From a press of a key to the last change in the window, and on all of the page; medians."""
     from visitor import Visitor
 
     visitor = Visitor(chromium, address)
@@ -130,15 +131,27 @@ def on_screen(chromium: Any, address: str, name: str, model: str) -> float:
         strip.press("ArrowLeft")
         took.append(visitor.page.wait_for_function(_CHANGED, arg=here, timeout=60_000).json_value())
     visitor.context.close()
-    return statistics.median(took) / 1000
+    in_window, everywhere = (statistics.median(times) / 1000 for times in zip(*took, strict=True))
+    return in_window, everywhere
 
 
-# The moment of the press, and of the last change after it: to any element, and, as nobody hears of
-# what is drawn on a canvas, to the mark that a chart sets when all of it is drawn.
+# When a key was pressed, and when something last changed: in the window, and anywhere. Nobody hears
+# of what is drawn on a canvas, but a chart sets a mark on itself when all of it is drawn.
 _WATCH = """() => {
-  const seen = (window.seen = { pressed: 0, changed: 0 });
-  const now = () => requestAnimationFrame(() => (seen.changed = performance.now()));
-  new MutationObserver(now).observe(
+  const seen = (window.seen = { pressed: 0, window: 0, page: 0 });
+  const where = ({ target }) =>
+    (target instanceof Element ? target : target.parentElement)?.closest(".chart, div");
+  const isInWindow = (element) => {
+    const { top, bottom } = element?.getBoundingClientRect() ?? { top: 0, bottom: 0 };
+    return bottom > 0 && top < innerHeight;
+  };
+  new MutationObserver((changes) => {
+    const inWindow = [...new Set(changes.map(where))].some(isInWindow);
+    requestAnimationFrame(() => {
+      seen.page = performance.now();
+      if (inWindow) seen.window = seen.page;
+    });
+  }).observe(
     document.querySelector("[data-testid=stMain]"),
     { subtree: true, childList: true, attributes: true, characterData: true },
   );
@@ -148,8 +161,8 @@ _CHANGED = """(before) => {
   const app = document.querySelector("[data-testid=stApp]");
   const done = location.href !== before && app.dataset.testScriptState === "notRunning"
     && !document.querySelector("[data-stale=true], .chart[data-drawn=false]")
-    && performance.now() - seen.changed > 600;
-  return done && seen.changed - seen.pressed;
+    && performance.now() - seen.page > 600;
+  return done && [seen.window - seen.pressed, seen.page - seen.pressed];
 }"""
 
 
