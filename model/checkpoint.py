@@ -19,6 +19,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -291,11 +292,19 @@ def _read(path: Path, *, with_tensors: bool) -> Weights:
         ) from None
 
 
-def _check_shapes(path: Path, config: GPTConfig, found: Mapping[str, list[int]]) -> None:
+@lru_cache(maxsize=32)
+def _shapes(config: GPTConfig) -> Mapping[str, list[int]]:
+    """Of each tensor that a file of this configuration holds. Making the GPT takes longer than
+    reading the header that it is compared with."""
     with torch.device("meta"):
-        expected = {name: list(tensor.shape) for name, tensor in GPT(config).state_dict().items()}
+        shapes = {name: list(tensor.shape) for name, tensor in GPT(config).state_dict().items()}
     if config.tied_embeddings:
-        del expected["unembed.weight"]
+        del shapes["unembed.weight"]
+    return shapes
+
+
+def _check_shapes(path: Path, config: GPTConfig, found: Mapping[str, list[int]]) -> None:
+    expected = _shapes(config)
     for name in sorted(expected.keys() | found.keys()):
         if expected.get(name) != found.get(name):
             raise ModelError(

@@ -4,6 +4,7 @@ import re
 
 import numpy as np
 import streamlit as st
+from transformer_lens import HookedTransformer
 
 import interp
 from interp import InputError, figures
@@ -44,12 +45,19 @@ def readable_text() -> tuple[Run, str] | None:
         if text is None:
             continue
         try:
-            ids = interp.inputs.text_ids(at.model, text)
+            asked_of = f"{at.run.path.resolve()} {at.model.checkpoint_hash}"
+            n_tokens = length(text, asked_of, at.model)
         except InputError:
             continue
-        if len(ids) >= at.model.cfg.n_ctx:
+        if n_tokens >= at.model.cfg.n_ctx:
             return Run(path), text
     return None
+
+
+@st.cache_data(max_entries=32, show_spinner=False)
+def length(text: str, asked_of: str, _model: HookedTransformer) -> int:
+    """Tokens of a text, counted once for each run and checkpoint."""
+    return len(interp.inputs.text_ids(_model, text))
 
 
 page = Worksheet()
