@@ -324,9 +324,8 @@ def test_the_circuit_map_holds_the_table_and_frames_the_pair(model, drawn):
     table = interp.circuit_table(model, 1, 2, "OV")
     (heatmap,) = drawn[False]["circuit"].data
     assert np.allclose(heatmap.z, table, atol=1e-5)
-    assert [[cell[:2] for cell in row] for row in heatmap.customdata] == [
-        [[row, column] for column in range(11)] for row in range(11)
-    ]
+    ids = heatmap.customdata[..., :2].astype(int)
+    assert np.array_equal(ids, np.moveaxis(np.indices((11, 11)), 0, -1))
     frame = next(s for s in drawn[False]["circuit"].layout.shapes if s.type == "rect")
     assert (frame.x0 + 0.5, frame.y0 + 0.5) == (5, 3)
 
