@@ -44,10 +44,9 @@ def test_clicks_choose_a_neuron_a_path_and_swap_two_sides(visit):
     visitor.until(senders.is_visible, lambda: paths.click(timeout=5000))
     visitor.click_point("senders", 2, "sender=", trace=0)
     # The longest bar, which is easily hit.
-    longest = visitor.page.evaluate(
-        """() => {
-          const sizes = Array.from(document.querySelector(".st-key-receivers .js-plotly-plot")
-            ._fullData[0].x, (x) => Math.abs(x) || 0);
+    longest = visitor.page.locator(".st-key-receivers .chart[data-drawn=true]").evaluate(
+        """chart => {
+          const sizes = Array.from(chart._fullData[0].x, (x) => Math.abs(x) || 0);
           return sizes.indexOf(Math.max(...sizes));
         }"""
     )
