@@ -89,7 +89,7 @@ def lens_grid(
     names = state_labels(states)
     hover = [
         [states[i], j, escaped(names[i]), quoted(tokens[j]), quoted(best[i][j]),
-         float(probability[i, j]), float(values[i, j])]
+         f"{probability[i, j]:.3f}", f"{values[i, j]:.4g}" if np.isfinite(values[i, j]) else "none"]
         for i, j in np.ndindex(values.shape)
     ]  # fmt: skip
     heatmap = go.Heatmap(
@@ -106,8 +106,8 @@ def lens_grid(
             values.shape,
             "after %{customdata[2]} (%{customdata[0]})"
             "<br>position %{customdata[1]} %{customdata[3]}"
-            "<br>top token %{customdata[4]}, probability %{customdata[5]:.3f}"
-            f"<br>{escaped(measure.title)} %{{customdata[6]:.4g}}",
+            "<br>top token %{customdata[4]}, probability %{customdata[5]}"
+            f"<br>{escaped(measure.title)} %{{customdata[6]}}",
         ),
     )
     figure = canvas(dark, height=110 + 34 * n_states, traces=[heatmap])

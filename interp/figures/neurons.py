@@ -150,7 +150,7 @@ def neuron_windows(examples: xr.Dataset, *, dark: bool = False) -> go.Figure:
     words = [labels([str(t) for t in row], "inherit", longest=4) for row in tokens]
     touch = [
         [i, j, quoted("".join(str(t) for t in tokens[i][max(0, j - 8) : j + 9])),
-         quoted(str(tokens[i][j])), float(values[i, j])]
+         quoted(str(tokens[i][j])), f"{values[i, j]:.3f}"]
         for i in range(n_rows) for j in range(n_pos)
     ]  # fmt: skip
     shown = n_pos <= 128
@@ -164,7 +164,7 @@ def neuron_windows(examples: xr.Dataset, *, dark: bool = False) -> go.Figure:
         **over_cells(
             touch,
             values.shape,
-            "%{customdata[3]} at %{customdata[1]}: %{customdata[4]:.3f}<br>in %{customdata[2]}",
+            "%{customdata[3]} at %{customdata[1]}: %{customdata[4]}<br>in %{customdata[2]}",
         ),
     )
     figure = canvas(dark, height=130 + 28 * n_rows, traces=[heatmap])

@@ -50,12 +50,12 @@ def patching_map(
     layers, fraction = result["layer"].to_numpy(), result["fraction"].to_numpy()
     hover = [
         [int(layers[i]), int(j), places[j], _number(float(fraction[i, j])),
-         float(raw[i, j]), signed(float(change[i, j]), 4)]
+         f"{raw[i, j]:.4f}", signed(float(change[i, j]), 4)]
         for i, j in np.ndindex(*values.shape)
     ]  # fmt: skip
     says = (
         "layer %{customdata[0]}, %{customdata[2]}<br>fraction %{customdata[3]}"
-        f"<br>metric %{{customdata[4]:.4f}} {unit}, changed by %{{customdata[5]}}"
+        f"<br>metric %{{customdata[4]}} {unit}, changed by %{{customdata[5]}}"
     )
     return _map(result["raw"], values, title, limit, hover, says, pos, dark)
 

@@ -184,17 +184,22 @@ def outline(look: Theme, x0: float, x1: float, y0: float, y1: float) -> dict[str
     return {"type": "rect", "line": {"color": look.accent, "width": 2}, **corners}
 
 
-def over_cells(customdata: Sequence[Any], shape: tuple[int, ...], words: str) -> dict[str, Any]:
-    """What a heatmap says of the cell under the pointer, and gives when the cell is clicked.
+def over_cells(
+    customdata: Sequence[Sequence[Any]], shape: tuple[int, ...], words: str
+) -> dict[str, Any]:
+    """What a heatmap says of the cell under the pointer, and gives, as text, when it is clicked.
 
     Args:
-        customdata: of each cell, row after row.
+        customdata: of each cell, row after row; numbers as they are to be read.
         shape: rows and columns.
         words: plotly's hover template.
     """
-    n_rows, n = shape
-    rows = [list(customdata[i * n : (i + 1) * n]) for i in range(n_rows)]
-    return {"customdata": rows, "hovertemplate": words + "<extra></extra>"}
+    # One array: plotly copies lists of lists cell by cell, half a second for a large map.
+    told = np.array([[str(each) for each in cell] for cell in customdata])
+    return {
+        "customdata": told.reshape(*shape, -1),
+        "hovertemplate": words + "<extra></extra>",
+    }
 
 
 def touch_markers(

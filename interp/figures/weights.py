@@ -36,7 +36,7 @@ def circuit_map(
         table: what `interp.circuit_table` returned.
         selected: the ids of a row and a column to frame.
 
-    Each cell carries [row's id, column's id] as customdata, as text.
+    Each cell carries [row's id, column's id] as customdata.
     """
     look, circuit = theme(dark), str(table.name)
     values = table.to_numpy().astype(np.float32)
@@ -45,19 +45,21 @@ def circuit_map(
     column_words = [str(word) for word in table["other_tokens"].to_numpy()]
     row_title, column_title, verb = _AXES[circuit]
     across_names = [quoted(word) for word in column_words]
-    # As text in one array: plotly copies lists of lists cell by cell, for half a second.
-    cells = [
-        [str(row), str(column), name, across_name, f"{value:+.3f}"]
+    hover = [
+        [row, column, name, across_name, f"{value:+.3f}"]
         for row, name, line in zip(rows, map(quoted, row_words), values.tolist(), strict=True)
         for column, across_name, value in zip(columns, across_names, line, strict=True)
     ]
-    says = f"%{{customdata[2]}} {verb} %{{customdata[3]}}: %{{customdata[4]}}"
     heatmap = go.Heatmap(
         z=values,
         colorbar=ABOVE | {"title": {"text": f"{circuit} ({_unit(table)})", "side": "top"}},
         **diverging(values, look),
-        customdata=np.array(cells).reshape(*values.shape, -1),
-        hovertemplate=f"{says}<br>click to find it in the prompt<extra></extra>",
+        **over_cells(
+            hover,
+            values.shape,
+            f"%{{customdata[2]}} {verb} %{{customdata[3]}}: %{{customdata[4]}}"
+            "<br>click to find it in the prompt",
+        ),
     )
     height = 130 + min(720, max(300, 10 * len(rows)))
     figure = canvas(dark, height=height, traces=[heatmap])

@@ -106,7 +106,7 @@ def test_maps_hold_the_numbers(measures, name, rows, n_axes):
     assert shown.shape == (n_axes, len(STEPS))
     assert len(heatmap.x) == len(STEPS) + 1
     assert (np.diff(heatmap.x) > 0).all()
-    assert [cell[0] for cell in heatmap.customdata[0]] == list(STEPS)
+    assert heatmap.customdata[0, :, 0].astype(int).tolist() == list(STEPS)
     frame = figure.layout.shapes[0]
     assert frame.x0 < step_places(np.array([0, 1, 8]))[-1] < frame.x1
 
