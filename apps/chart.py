@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from importlib.metadata import version
-from importlib.util import find_spec
+from importlib.metadata import distribution
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,7 @@ CONFIG = {
 }
 """plotly's settings of every chart, on the page and in a file"""
 
-_PLOTLY = Path(str(find_spec("plotly").origin)).parent  # type: ignore[union-attr]
+_PLOTLY = distribution("plotly")
 _JS = Path(__file__).with_name("chart.js").read_text("utf-8")
 _CSS = """
 .chart { position: relative; width: 100%; }
@@ -70,8 +69,8 @@ def _mount(figure: str, about: dict[str, Any], *, key: str, on_clicked: Callable
     # plotly.js comes from the plotly package, by the one way that Streamlit has to serve a folder
     # of another package. Both are registered anew at each run: at import they would reach only the
     # first server of a process.
-    served = declare_component("plotly", path=_PLOTLY / "package_data")
-    about["library"] = f"component/{served.name}/plotly.min.js?{version('plotly')}"
+    served = declare_component("plotly", path=str(_PLOTLY.locate_file("plotly/package_data")))
+    about["library"] = f"component/{served.name}/plotly.min.js?{_PLOTLY.version}"
     about["config"] = CONFIG
     mount = component(
         "orrery_chart", html='<div class="chart"></div>', css=_CSS, js=_JS, isolate_styles=False

@@ -83,7 +83,7 @@ class Worksheet:
     ) -> Answer:
         """`name = function(...)` of earlier answers, or of another model; cached like `ask`."""
         words, source = self._call(function, arguments, settings)
-        answer = _answer(self._asked_of, source, lambda: function(*arguments, **settings))
+        answer = _answer(self.asked_of, source, lambda: function(*arguments, **settings))
         return self._noted(name, answer, words, source)
 
     def sweep(
@@ -140,8 +140,8 @@ class Worksheet:
     ) -> Answer | None:
         words, source = self._call(function, given, settings)
         answer = long_work(
-            f"{self._asked_of} {source}",
-            _kept(self._asked_of, source),
+            f"{self.asked_of} {source}",
+            _kept(self.asked_of, source),
             lambda progress: function(*given, progress=progress, **settings, **how),
             lambda: meanwhile(self._aside()),
             begin=begin,
@@ -205,11 +205,11 @@ class Worksheet:
         called = f"figures.{figure.__name__}"
         words = f"{called}({self._written(arguments, settings)})"
         source = f"{called}({self._written(arguments, settings, inline=True)})"
-        drawn, words_of_it = _figure(self._asked_of, source, lambda: figure(*arguments, **settings))
+        drawn, as_json = _figure(self.asked_of, source, lambda: figure(*arguments, **settings))
         self.lines.append(f"{name} = {words}")
         self.drawn[name] = drawn
         chart(
-            words_of_it,
+            as_json,
             key=name,
             alt=alt,
             subject=f"{called} {self.selection.run.path} {self.selection.prompt}",
@@ -221,7 +221,8 @@ class Worksheet:
         self.checks.append(Check(sentence, float(error), tolerance))
 
     @property
-    def _asked_of(self) -> str:
+    def asked_of(self) -> str:
+        """Which run, at which weights, and what besides it: what an answer is kept under."""
         own = f"{self.selection.run.path.resolve()} {self.selection.model.checkpoint_hash}"
         return " ".join([own, *self.others])
 

@@ -45,8 +45,7 @@ def readable_text() -> tuple[Run, str] | None:
         if text is None:
             continue
         try:
-            asked_of = f"{at.run.path.resolve()} {at.model.checkpoint_hash}"
-            n_tokens = length(text, asked_of, at.model)
+            n_tokens = length(text, page.asked_of, at.model)
         except InputError:
             continue
         if n_tokens >= at.model.cfg.n_ctx:
