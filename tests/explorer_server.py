@@ -27,12 +27,12 @@ _WEBGL = ("--use-angle=swiftshader", "--enable-unsafe-swiftshader")
 
 
 @contextmanager
-def explorer(*arguments: str, script: Path = ROOT / "apps" / "explorer.py") -> Iterator[str]:
-    """A server with these arguments for the explorer, or for another script; gives its address."""
+def explorer(*arguments: str) -> Iterator[str]:
+    """A server with these arguments; gives its address."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [sys.executable, "-m", "streamlit", "run", str(script)]
+    command = [sys.executable, "-m", "streamlit", "run", "apps/explorer.py"]
     command += [f"--server.port={port}", "--server.headless=true", "--server.fileWatcherType=none"]
     server = subprocess.Popen(
         [*command, "--", *arguments],
@@ -114,7 +114,7 @@ def settle(page: Page) -> None:
         """() => {
           const app = document.querySelector("[data-testid=stApp]");
           const idle = app.dataset.testScriptState === "notRunning";
-          const charts = [...document.querySelectorAll(".chart[role=figure]")];
+          const charts = [...document.querySelectorAll(".chart")].filter((c) => c.offsetParent);
           const drawn = charts.length && charts.every((c) => c.dataset.drawn === "true");
           const foot = document.querySelector("[data-testid=stTabs]");
           const refused = document.querySelector("[data-testid=stAlert]");
