@@ -1,10 +1,12 @@
 """Neurons: which wrote the prediction, where one fires, and what its removal does."""
 
+from __future__ import annotations
+
 import re
+from typing import TYPE_CHECKING
 
 import numpy as np
 import streamlit as st
-from transformer_lens import HookedTransformer
 
 import interp
 from interp import InputError, figures
@@ -14,6 +16,9 @@ from literal import literal
 from model import Run
 from runs import CHECKPOINTS, FIRST, shown_path
 from worksheet import Worksheet
+
+if TYPE_CHECKING:
+    from transformer_lens import HookedTransformer
 
 OPERATIONS = 1e10
 """multiplications that reading a piece of text may take: tokens times parameters"""
