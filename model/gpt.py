@@ -26,6 +26,10 @@ ACTIVATIONS = {
 }
 
 
+LONG = 512
+"""Keys beyond which a CPU is better off with the kernel that never forms a pattern."""
+
+
 class KeyValueCache:
     """Each layer's keys and values of the tokens read so far, [batch, head, pos, d_head]."""
 
@@ -71,16 +75,7 @@ class Attention(nn.Module):
         q, k, v = (y.transpose(1, 2) for y in self.qkv_proj(x).view(heads).unbind(2))
         if past:
             k, v = torch.cat([past[0], k], dim=2), torch.cat([past[1], v], dim=2)
-        n_past = k.shape[2] - n_pos
-        z = F.scaled_dot_product_attention(
-            q,
-            k,
-            v,
-            attn_mask=_causal_mask(n_past, n_pos, x.device) if n_past and n_pos > 1 else None,
-            is_causal=not n_past,
-            scale=1 / self.scale,
-            dropout_p=self.config.dropout if self.training else 0.0,
-        )
+        z = _attention(q, k, v, 1 / self.scale, self.config.dropout if self.training else 0.0)
         return z.transpose(1, 2).reshape(batch, n_pos, d_model), (k, v)
 
 
@@ -244,6 +239,44 @@ def _count_new(module: nn.Module, seen: set[int]) -> int:
     new = [p for p in module.parameters() if id(p) not in seen]
     seen.update(map(id, new))
     return sum(p.numel() for p in new)
+
+
+def _attention(
+    q: Float[Tensor, "batch head pos d_head"],
+    k: Float[Tensor, "batch head key d_head"],
+    v: Float[Tensor, "batch head key d_head"],
+    scale: float,
+    dropout: float,
+) -> Float[Tensor, "batch head pos d_head"]:
+    """Causal attention of the last positions to all of them.
+
+    On a CPU torch's bfloat16 kernel takes ten times as long as its float32 one, and up to some
+    length two products and a softmax take less than either.
+    """
+    if q.dtype != torch.bfloat16 or q.device.type != "cpu":
+        return _attention_kernel(q, k, v, scale, dropout)
+    n_pos, n_keys = q.shape[2], k.shape[2]
+    if n_keys > LONG:
+        with torch.autocast("cpu", enabled=False):
+            return _attention_kernel(q.float(), k.float(), v.float(), scale, dropout).to(q.dtype)
+    visible = _causal_mask(n_keys - n_pos, n_pos, q.device)
+    unseen = torch.zeros_like(visible, dtype=q.dtype).masked_fill(~visible, -torch.inf)
+    q_rows, k_columns, v_rows = (x.flatten(0, 1) for x in (q, k.mT, v))
+    pattern = torch.baddbmm(unseen, q_rows, k_columns, alpha=scale).softmax(dim=-1)
+    return torch.bmm(F.dropout(pattern, dropout), v_rows).unflatten(0, q.shape[:2])
+
+
+def _attention_kernel(q: Tensor, k: Tensor, v: Tensor, scale: float, dropout: float) -> Tensor:
+    n_pos, n_past = q.shape[2], k.shape[2] - q.shape[2]
+    return F.scaled_dot_product_attention(
+        q,
+        k,
+        v,
+        attn_mask=_causal_mask(n_past, n_pos, q.device) if n_past and n_pos > 1 else None,
+        is_causal=not n_past,
+        scale=scale,
+        dropout_p=dropout,
+    )
 
 
 def _add_projected(

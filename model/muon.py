@@ -26,9 +26,8 @@ ADAMW_RMS = 0.2
 class Muon(torch.optim.Optimizer):
     """Momentum with each matrix's step replaced by the orthogonal matrix nearest to it.
 
-    Matrices of one shape are orthogonalised in one batch, in float32: bfloat16 halves the speed
-    on CPUs without hardware for it. Cost of a step: 30 rows^2 cols + 10 rows^3 FLOP a matrix
-    (rows the shorter side), whatever the batch.
+    Matrices of one shape are orthogonalised in one batch. Cost of a step: 30 rows^2 cols + 10
+    rows^3 FLOP a matrix (rows the shorter side), whatever the batch.
 
     Args:
         params: 2-D parameters, or groups of them. A group's `n_stacked` says how many matrices
@@ -36,6 +35,8 @@ class Muon(torch.optim.Optimizer):
             stacks 3.
         momentum: Nesterov momentum.
         weight_decay: decoupled, as in AdamW.
+        dtype: what to orthogonalise in, the parameters' own if None. bfloat16 will do (Jordan et
+            al.), where the hardware has products for it.
     """
 
     def __init__(
@@ -45,9 +46,11 @@ class Muon(torch.optim.Optimizer):
         lr: float,
         momentum: float = 0.95,
         weight_decay: float = 0.0,
+        dtype: torch.dtype | None = None,
     ) -> None:
         defaults = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "n_stacked": 1}
         super().__init__(params, defaults)
+        self.dtype = dtype
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]  (torch overloads it)
@@ -64,7 +67,8 @@ class Muon(torch.optim.Optimizer):
                 stack = direction.unflatten(0, (group["n_stacked"], -1))
                 by_shape[tuple(stack.shape[1:])].append((parameter, stack, group))
         for (rows, cols), members in by_shape.items():
-            orthogonal = orthogonalise(torch.cat([stack for _, stack, _ in members]))
+            together = torch.cat([stack for _, stack, _ in members])
+            orthogonal = orthogonalise(together, self.dtype).to(together.dtype)
             scale = ADAMW_RMS * math.sqrt(max(rows, cols))
             sizes = [len(stack) for _, stack, _ in members]
             for (parameter, _, group), step in zip(members, orthogonal.split(sizes), strict=True):
@@ -80,7 +84,9 @@ class Muon(torch.optim.Optimizer):
 
 
 def orthogonalise(
-    matrices: Float[Tensor, "matrix rows cols"], n_iterations: int = 5
+    matrices: Float[Tensor, "matrix rows cols"],
+    dtype: torch.dtype | None = None,
+    n_iterations: int = 5,
 ) -> Float[Tensor, "matrix rows cols"]:
     """U V^T of each matrix's singular value decomposition U S V^T, approximately.
 
@@ -90,7 +96,7 @@ def orthogonalise(
     a, b, c = NEWTON_SCHULZ
     tall = matrices.shape[-2] > matrices.shape[-1]
     x = matrices.mT if tall else matrices
-    x = x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=1e-12)
+    x = (x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=1e-12)).to(dtype or x.dtype)
     for _ in range(n_iterations):
         gram = x @ x.mT
         x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)

@@ -9,6 +9,7 @@ from torch.optim import AdamW, Optimizer
 
 from .gpt import GPT
 from .muon import Muon
+from .precision import product_dtype
 from .recipe import Recipe
 
 PEAK = "peak"
@@ -42,6 +43,7 @@ def make_optimizers(gpt: GPT, recipe: Recipe) -> tuple[Muon, AdamW]:
         lr=rate,
         momentum=recipe.momentum,
         weight_decay=decay,
+        dtype=product_dtype(recipe.precision),
     )
     adamw = AdamW(
         [

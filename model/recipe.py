@@ -8,8 +8,7 @@ import math
 from typing import Any
 
 from .errors import ModelError
-
-PRECISIONS = ("no", "bf16")
+from .precision import PRECISIONS
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -45,8 +44,9 @@ class Recipe:
     """of the weights, the order of the data and dropout"""
     accumulate: int = 1
     """each process's share of the batch is fed in this many parts"""
-    precision: str = "no"
-    """'no' is float32, 'bf16' autocasts to bfloat16"""
+    precision: str = "auto"
+    """of matrix products: 'no' is float32, 'bf16' bfloat16 with float32 weights, residual stream
+    and attention scores, 'auto' the faster of the two (`model.precision`)"""
     compile: bool = False
     """run the model through torch.compile: slower to start, faster on GPUs"""
     snapshot_at: tuple[int, ...] = ()

@@ -30,6 +30,7 @@ from .evaluation import validation_estimate, validation_loss
 from .files import write_json, write_text
 from .gpt import GPT
 from .optimizers import make_optimizers
+from .precision import product_dtype
 from .progress import PROGRESS, load_progress, save_progress
 from .recipe import Recipe
 from .sources import Data
@@ -134,7 +135,8 @@ class Recorder:
         """The final weights and what is known at the end; nothing is left to resume."""
         last, seconds = self.rows[-1], self.seconds
         speed = last["tokens"] / seconds
-        used = model_flops_utilisation(self.gpt.config, speed, processes * matmul_rate(device))
+        rate = processes * matmul_rate(device, product_dtype(self.recipe.precision))
+        used = model_flops_utilisation(self.gpt.config, speed, rate)
         sha256 = save_weights(self.out / WEIGHTS, self.gpt, step=last["step"])
         self._write_history()
         results = {

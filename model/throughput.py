@@ -22,9 +22,11 @@ def flops_per_token(config: GPTConfig) -> int:
     return 6 * matrices + 6 * config.n_layers * config.n_ctx * d_model
 
 
-def matmul_rate(device: torch.device, size: int = 1024) -> float:
-    """FLOP a second of a large float32 matrix product, the fastest of six; takes about 0.1 s."""
-    a = torch.randn(size, size, device=device)
+def matmul_rate(
+    device: torch.device, dtype: torch.dtype = torch.float32, size: int = 1024
+) -> float:
+    """FLOP a second of a large matrix product, the fastest of six; takes about 0.1 s."""
+    a = torch.randn(size, size, device=device, dtype=dtype)
     fastest = float("inf")
     for _ in range(6):
         _synchronise(device)

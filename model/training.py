@@ -10,6 +10,7 @@ processes: the batch of a step is drawn for all of them, and each takes its shar
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import sys
 from collections.abc import Callable, Iterable
@@ -18,14 +19,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from accelerate import Accelerator
-from torch import Tensor
+from accelerate import Accelerator, PartialState
+from torch import Tensor, nn
 
 from .checkpoint import Run
 from .config import GPTConfig
 from .errors import ModelError
 from .gpt import GPT, next_token_loss
 from .optimizers import set_rates
+from .precision import products_in, settled_precision
 from .progress import PROGRESS
 from .recipe import Recipe
 from .recorder import HISTORY, Recorder, clear_half_written, create_run
@@ -61,6 +63,9 @@ def train(
         ModelError: when `out` exists, a setting does not fit, the loss is not finite, or a file
             cannot be written.
     """
+    device = PartialState().device or torch.device("cpu")
+    precision = settled_precision(recipe.precision, config, device)
+    recipe = dataclasses.replace(recipe, precision=precision)
     accelerator = _accelerator(recipe, out, tracker)
     _check_fit(config, data, recipe, accelerator.num_processes)
     torch.manual_seed(recipe.seed)
@@ -145,7 +150,7 @@ def _run(
 
 def _update(
     accelerator: Accelerator,
-    model: torch.nn.Module,
+    model: nn.Module,
     optimizers: Iterable[torch.optim.Optimizer],
     data: Data,
     recipe: Recipe,
@@ -162,7 +167,9 @@ def _update(
     norm = torch.zeros(())
     for x_part, y_part in zip(x.chunk(recipe.accumulate), y.chunk(recipe.accumulate), strict=True):
         with accelerator.accumulate(model):
-            loss = next_token_loss(model(x_part), y_part)
+            with products_in(recipe.precision, accelerator.device):
+                logits = model(x_part)
+            loss = next_token_loss(logits.float(), y_part)
             accelerator.backward(loss)
             losses.append(loss.detach())
             if accelerator.sync_gradients:
@@ -189,7 +196,7 @@ def _accelerator(recipe: Recipe, out: str | Path, tracker: str | None) -> Accele
             f"or train without it; {HISTORY} is written in any case."
         )
     return Accelerator(
-        mixed_precision=recipe.precision,
+        mixed_precision="no",  # its own would also score the GPT in lower precision
         gradient_accumulation_steps=recipe.accumulate,
         dynamo_backend="inductor" if recipe.compile else None,
         log_with=tracker,

@@ -42,7 +42,8 @@ SIZES = ("n_layers", "n_heads", "d_model", "d_mlp", "n_ctx")
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     from ..config import PRESETS
-    from ..recipe import PRECISIONS, Recipe
+    from ..precision import PRECISIONS
+    from ..recipe import Recipe
 
     default = {field.name: field.default for field in dataclasses.fields(Recipe)}
     data = parser.add_argument_group("data").add_mutually_exclusive_group()
@@ -89,7 +90,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         ("snapshot_from", int, "the first step after 0 of the snapshot grid"),
     ):
         recipe.add_argument(_flag(name), type=kind, help=f"{help_} (default: {default[name]:g})")
-    recipe.add_argument("--precision", choices=PRECISIONS, help="bf16 where the hardware has it")
+    recipe.add_argument(
+        "--precision",
+        choices=PRECISIONS,
+        help="of matrix products: no for float32, bf16, or auto (default): bf16 where it is faster",
+    )
     recipe.add_argument("--compile", action="store_true", help="torch.compile the model")
 
     output = parser.add_argument_group("output")
@@ -146,9 +151,10 @@ def report(info: dict[str, Any], out: str) -> int:
     if not info["finished"]:
         sys.stderr.write(f"stopped and saved; go on with `orrery resume {out}`.\n")
         return 130
+    products = {"no": "float32", "bf16": "bfloat16"}[info["recipe"]["precision"]]
     sys.stdout.write(
         f"{out}: {info['steps']:,} steps, {info['tokens']:,} tokens in {info['seconds']:.0f} s "
-        f"({info['tokens_per_second']:,} tokens/s, model FLOP utilisation "
+        f"({info['tokens_per_second']:,} tokens/s, products in {products}, model FLOP utilisation "
         f"{info['model_flops_utilisation']:.0%})\n"
         f"validation loss {info['val_loss']:.4f} on the whole split "
         f"({info['val_estimate']:.4f} on the sample), training loss {info['train_loss']:.4f}\n"

@@ -6,9 +6,11 @@
 Speed: tokens a second of a whole step (forward, backward, clipping, fused AdamW) of the three
 models at the course shape, in turns, each the median of its rounds; of this GPT compiled (where
 there is a C++ compiler), and with the optimizers it is really trained with; and of the step's
-matrix products with nothing between them, which no step in float32 can leave out. On Linux all of
-it once more with glibc told to keep what is freed: else a model alone with its step pays for pages
-that training, which has scored validation text before, has kept.
+matrix products with nothing between them, which no step in float32 can leave out. All in float32,
+and where training would choose it, all with products in bfloat16 too, in which Hugging Face's
+model is faster with its "eager" attention and gets that. On Linux all of it once more with glibc
+told to keep what is freed: else a model alone with its step pays for pages that training, which
+has scored validation text before, has kept.
 
 Quality: the default recipe against nanoGPT's recipe on GPT2LMHeadModel of the same shape, both on
 1,536,000 tokens of the same text and scored on its whole validation split. Seconds are steps times
@@ -45,6 +47,7 @@ from model import GPT, PRESETS, GPTConfig
 from model.corpus import Corpus, tiny_shakespeare, tokenise
 from model.gpt import IGNORE_INDEX, next_token_loss
 from model.optimizers import make_optimizers
+from model.precision import products_in, settled_precision
 from model.recipe import Recipe
 from model.recorder import HISTORY
 from model.throughput import matmul_rate, model_flops_utilisation
@@ -54,9 +57,14 @@ TARGET = 1.8857
 """where nanoGPT's own CPU recipe ends"""
 STEPS, BATCH = 2000, 12
 BATCHES = (12, 64)
+CPU = torch.device("cpu")
 OURS, PER_HEAD, HUGGING_FACE = "this GPT", "per-head reference", "GPT2LMHeadModel"
+WITH_MUON = "this GPT with Muon"
 COMPILED, PRODUCTS = "this GPT, compiled", "matrix products alone"
+PRECISIONS = {"no": "float32", "bf16": "bfloat16"}
 Step = Callable[[Tensor, Tensor], None]
+Contender = tuple[str, str]
+"""A name of the above and a precision."""
 
 
 def main() -> None:
@@ -78,7 +86,7 @@ def main() -> None:
 # Speed
 
 
-def hugging_face_gpt2(config: GPTConfig) -> nn.Module:
+def hugging_face_gpt2(config: GPTConfig, attention: str = "sdpa") -> nn.Module:
     from transformers import GPT2Config, GPT2LMHeadModel
 
     shape = GPT2Config(
@@ -94,6 +102,7 @@ def hugging_face_gpt2(config: GPTConfig) -> nn.Module:
         use_cache=False,
         bos_token_id=None,
         eos_token_id=None,
+        attn_implementation=attention,
     )
     return GPT2LMHeadModel(shape)
 
@@ -102,11 +111,14 @@ def training_step(
     model: nn.Module,
     logits_of: Callable[[Tensor], Tensor],
     optimizers: Sequence[torch.optim.Optimizer] | None = None,
+    precision: str = "no",
 ) -> Step:
     optimizers = optimizers or [torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)]
 
     def step(x: Tensor, y: Tensor) -> None:
-        next_token_loss(logits_of(x), y).backward()
+        with products_in(precision, CPU):
+            logits = logits_of(x)
+        next_token_loss(logits.float(), y).backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for optimizer in optimizers:
             optimizer.step()
@@ -138,59 +150,85 @@ def matrix_products(config: GPTConfig, batch: int) -> Step:
     return step
 
 
-def speed(config: GPTConfig, rounds: int) -> None:
-    torch.manual_seed(0)
-    ours, compiled, muon_gpt = (GPT(config) for _ in range(3))
-    plain, gpt2 = PerHeadGPT(config), hugging_face_gpt2(config)
-    muon = make_optimizers(muon_gpt, Recipe(steps=STEPS))
+def contenders(config: GPTConfig, precision: str) -> dict[str, Step]:
+    gpt, muon_gpt, plain = GPT(config), GPT(config), PerHeadGPT(config)
+    gpt2 = hugging_face_gpt2(config, "eager" if precision == "bf16" else "sdpa")
+    muon = make_optimizers(muon_gpt, Recipe(steps=STEPS, precision=precision))
     steps = {
-        OURS: training_step(ours, ours),
-        PER_HEAD: training_step(plain, plain),
-        HUGGING_FACE: training_step(gpt2, lambda ids: gpt2(input_ids=ids).logits),
-        "this GPT with Muon": training_step(muon_gpt, muon_gpt, muon),
+        OURS: training_step(gpt, gpt, precision=precision),
+        PER_HEAD: training_step(plain, plain, precision=precision),
+        HUGGING_FACE: training_step(
+            gpt2, lambda ids: gpt2(input_ids=ids).logits, precision=precision
+        ),
+        WITH_MUON: training_step(muon_gpt, muon_gpt, muon, precision),
     }
     if shutil.which("c++"):
-        steps[COMPILED] = training_step(compiled, torch.compile(compiled, dynamic=False))
-    rate = matmul_rate(torch.device("cpu"))
+        twin = GPT(config)
+        compiled = torch.compile(twin, dynamic=False)
+        steps[COMPILED] = training_step(twin, compiled, precision=precision)
+    return steps
+
+
+def speed(config: GPTConfig, rounds: int) -> None:
+    torch.manual_seed(0)
+    here = settled_precision("auto", config, CPU)
+    precisions = ("no", "bf16") if here == "bf16" else ("no",)
+    steps = {
+        (name, precision): step
+        for precision in precisions
+        for name, step in contenders(config, precision).items()
+    }
     columns = {f"batch {batch}": rates(steps, config, batch, rounds) for batch in BATCHES}
     if sys.platform == "linux" and keep_freed_memory():
         columns |= {f"{batch}, kept": rates(steps, config, batch, rounds) for batch in BATCHES}
 
     def row(title: str, cells: Iterable[str]) -> None:
-        print(f"{title:42}" + "".join(f"{cell:>12}" for cell in cells))
+        print(f"{title:56}" + "".join(f"{cell:>12}" for cell in cells))
 
-    names = [*steps, PRODUCTS]
+    def ratio(title: str, of: Contender, *others: Contender) -> None:
+        best = (max(column[other] for other in others) for column in columns.values())
+        speeds = (column[of] for column in columns.values())
+        row(title, (f"{a / b:.2f}" for a, b in zip(speeds, best, strict=True)))
+
     row("tokens a second of a training step", columns)
-    for name in names:
-        row(name, (f"{column[name]:,.0f}" for column in columns.values()))
-    for name, other in (
-        (OURS, PER_HEAD),
-        (OURS, HUGGING_FACE),
-        (COMPILED, PER_HEAD),
-        (PRODUCTS, PER_HEAD),
-    ):
-        if name in names:
-            ratios = (column[name] / column[other] for column in columns.values())
-            row(f"{name} / {other}", (f"{ratio:.2f}" for ratio in ratios))
-    used = (model_flops_utilisation(config, column[OURS], rate) for column in columns.values())
-    row("model FLOP utilisation of this GPT", (f"{share:.0%}" for share in used))
+    for name, precision in (*steps, (PRODUCTS, "no")):
+        cells = (f"{column[name, precision]:,.0f}" for column in columns.values())
+        row(f"{name}, {PRECISIONS[precision]}", cells)
+    for precision in precisions:
+        compared = [(OURS, PER_HEAD), (OURS, HUGGING_FACE)]
+        if (COMPILED, precision) in steps:
+            compared += [(COMPILED, PER_HEAD), (COMPILED, HUGGING_FACE)]
+        for name, other in compared:
+            title = f"{name} / {other}, both {PRECISIONS[precision]}"
+            ratio(title, (name, precision), (other, precision))
+    ratio(f"{PRODUCTS} / {PER_HEAD}, both float32", (PRODUCTS, "no"), (PER_HEAD, "no"))
+    for other in (PER_HEAD, HUGGING_FACE):
+        title = f"{OURS} as it trains here / {other} at its best"
+        ratio(title, (OURS, here), *((other, precision) for precision in precisions))
+    rate = matmul_rate(CPU)
+    speeds = (column[OURS, "no"] for column in columns.values())
+    used = (model_flops_utilisation(config, speed, rate) for speed in speeds)
+    row("model FLOP utilisation of this GPT, float32", (f"{share:.0%}" for share in used))
     print()
 
 
-def rates(steps: dict[str, Step], config: GPTConfig, batch: int, rounds: int) -> dict[str, float]:
+def rates(
+    steps: dict[Contender, Step], config: GPTConfig, batch: int, rounds: int
+) -> dict[Contender, float]:
     """Tokens a second of each, and of the matrix products alone."""
     ids = torch.randint(config.d_vocab, (batch, config.n_ctx + 1))
-    steps = steps | {PRODUCTS: matrix_products(config, batch)}
-    seconds: dict[str, list[float]] = {name: [] for name in steps}
+    steps = steps | {(PRODUCTS, "no"): matrix_products(config, batch)}
+    seconds: dict[Contender, list[float]] = {contender: [] for contender in steps}
     repeats = max(1, 120 // batch)
     for _ in range(rounds + 1):
-        for name, step in steps.items():
+        for contender, step in steps.items():
             start = time.perf_counter()
             for _ in range(repeats):
                 step(ids[:, :-1], ids[:, 1:])
-            seconds[name].append((time.perf_counter() - start) / repeats)
+            seconds[contender].append((time.perf_counter() - start) / repeats)
     return {  # the first round warms up
-        name: batch * config.n_ctx / statistics.median(times[1:]) for name, times in seconds.items()
+        contender: batch * config.n_ctx / statistics.median(times[1:])
+        for contender, times in seconds.items()
     }
 
 
