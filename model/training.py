@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from accelerate import Accelerator, PartialState
+from accelerate import Accelerator
 from torch import Tensor, nn
 
 from .checkpoint import Run
@@ -63,10 +63,9 @@ def train(
         ModelError: when `out` exists, a setting does not fit, the loss is not finite, or a file
             cannot be written.
     """
-    device = PartialState().device or torch.device("cpu")
-    precision = settled_precision(recipe.precision, config, device)
-    recipe = dataclasses.replace(recipe, precision=precision)
     accelerator = _accelerator(recipe, out, tracker)
+    precision = settled_precision(recipe.precision, config, accelerator.device)
+    recipe = dataclasses.replace(recipe, precision=precision)
     _check_fit(config, data, recipe, accelerator.num_processes)
     torch.manual_seed(recipe.seed)
     gpt = GPT(config)
