@@ -36,15 +36,15 @@ def model(request):
     return random_hooked(4, **request.param)
 
 
-def by_hooks(model, pair: Contrast, cells: list[list[Site]], pos=-1) -> torch.Tensor:
-    """Logits [cell, batch, vocab] with each cell's sites taken from the source run's cache."""
+def by_hooks(model, pair: Contrast, cells: list[list[Site]]) -> torch.Tensor:
+    """Logits [cell, batch, pos, vocab] with each cell's sites taken from the source run's cache."""
     _, cache = model.run_with_cache(pair.source)
 
     def values(site: Site):
         return cache[site.hook_name][address(site)]
 
     runs = [{site: values(site) for site in cell} for cell in cells]
-    return torch.stack([logits_with_hooks(model, pair.base, run)[:, pos] for run in runs])
+    return torch.stack([logits_with_hooks(model, pair.base, run) for run in runs])
 
 
 def all_logits(pos: int = -1) -> list[Metric]:
@@ -56,10 +56,13 @@ def all_logits(pos: int = -1) -> list[Metric]:
     return [of(token) for token in range(4)]
 
 
-def assert_sweep_equals_hooks(model, pair, kinds, over, pos=-1, window=1, **options):
-    ours = activation_patching(
-        model, pair, all_logits(pos), kinds, over=over, window=window, **options
-    )
+def assert_sweep_equals_hooks(model, pair, kinds, over, window=1, also=()):
+    """The sweep scored at the last position, and in the other ways that `also` says."""
+    sweeps = [
+        (pos, activation_patching(model, pair, all_logits(pos), kinds, over=over, **options))
+        for pos, options in [(-1, {"window": window}), *also]
+    ]
+    ours = sweeps[0][1]
     names = [kinds] if isinstance(kinds, str) else list(kinds)
     axes = list(over)
     ranges = [ours[axis].to_numpy().tolist() for axis in axes]
@@ -77,11 +80,12 @@ def assert_sweep_equals_hooks(model, pair, kinds, over, pos=-1, window=1, **opti
                 for layer in (layers if SITE_KINDS[name].has_layer else [None])
             ]
         )
-    theirs = by_hooks(model, pair, cells, pos)[..., :4].permute(2, 1, 0)
-    shape = ours.raw.shape
-    np.testing.assert_allclose(
-        ours.raw.values, theirs.reshape(shape).numpy(), rtol=0, atol=1e-10, err_msg=f"{kinds}"
-    )
+    theirs = by_hooks(model, pair, cells)[..., :4]
+    for pos, ours in sweeps:
+        expected = theirs[:, :, pos].permute(2, 1, 0).reshape(ours.raw.shape).numpy()
+        np.testing.assert_allclose(
+            ours.raw.values, expected, rtol=0, atol=1e-10, err_msg=f"{kinds}"
+        )
 
 
 USUAL = {kind: ("layer", "pos") for kind in SITE_KINDS if SITE_KINDS[kind].has_layer} | {
@@ -124,8 +128,8 @@ def test_every_kind_by_position(model, pairs):
 def test_other_grids_and_sets_of_sites(model, kinds, over):
     if not set([kinds] if isinstance(kinds, str) else kinds) <= set(kinds_of(model.cfg)):
         pytest.skip("this model has no LayerNorm")
-    assert_sweep_equals_hooks(model, contrast(model, *ONE_TOKEN), kinds, over)
-    assert_sweep_equals_hooks(model, contrast(model, *ONE_TOKEN), kinds, over, pos=4, batch_size=5)
+    earlier = [(4, {"batch_size": 5})]
+    assert_sweep_equals_hooks(model, contrast(model, *ONE_TOKEN), kinds, over, also=earlier)
 
 
 @pytest.mark.parametrize("pairs", [ONE_TOKEN, MANY_TOKENS], ids=["one token", "many tokens"])
