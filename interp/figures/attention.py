@@ -101,13 +101,16 @@ def attention_montage(
         constraintoward="top",
         **ticks,
     )
-    for layer, head in [(rows[i], columns[i]) for i in range(len(rows))]:
+    frames = []
+    for layer, head in zip(rows, columns, strict=True):
         x, y = head * pitch - 0.5, layer * pitch - 0.5
         chosen = (layer, head) == selected
         frame = outline(look, x, x + n, y, y + n)
         if not chosen:
             frame["line"] = {"color": look.grid, "width": 1}
-        figure.add_shape(**frame)
+        frames.append(frame)
+    # All at once: each shape that is added by itself has plotly make all earlier ones anew.
+    figure.update_layout(shapes=frames)
     return figure
 
 

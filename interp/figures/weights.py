@@ -46,7 +46,7 @@ def circuit_map(
     row_title, column_title, verb = _AXES[circuit]
     across_names = [quoted(word) for word in column_words]
     hover = [
-        [row, column, name, across_name, f"{value:+.3f}"]
+        [row, column, f"{name} {verb} {across_name}: {value:+.3f}"]
         for row, name, line in zip(rows, map(quoted, row_words), values.tolist(), strict=True)
         for column, across_name, value in zip(columns, across_names, line, strict=True)
     ]
@@ -57,8 +57,7 @@ def circuit_map(
         **over_cells(
             hover,
             values.shape,
-            f"%{{customdata[2]}} {verb} %{{customdata[3]}}: %{{customdata[4]}}"
-            "<br>click to find it in the prompt",
+            "%{customdata[2]}<br>click to find it in the prompt",
         ),
     )
     height = 130 + min(720, max(300, 10 * len(rows)))
