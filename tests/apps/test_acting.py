@@ -109,7 +109,7 @@ def test_a_nanogpt_file_is_brought(visit, tmp_path: Path):
 @pytest.fixture
 def slow_address(tmp_path: Path) -> Iterator[str]:
     """A server with a model whose exact patching takes long."""
-    sizes = {"n_layers": 6, "d_model": 384, "n_heads": 6, "n_ctx": 256}
+    sizes = {"n_layers": 4, "d_model": 384, "n_heads": 6, "n_ctx": 256}
     write_run(tmp_path / "large", steps=(0,), **sizes)
     with explorer("--runs", str(tmp_path)) as address:
         yield address
