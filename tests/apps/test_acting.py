@@ -146,6 +146,13 @@ def test_exact_patching_is_stopped_and_run_again(chromium, slow_address):
 
 def test_every_kind_of_file_opens_again(visit, tmp_path: Path):
     visitor = visit(accept_downloads=True)
+    visitor.open("Attribution", "?model=tiny&prompt=abc&target=a&contrast=b")
+    table = pd.read_csv(io.BytesIO(visitor.take("CSV").read_bytes()))
+    assert {"component", "pos", "tokens", "part"} <= set(table.columns)
+    assert set(table["tokens"]) == set("abc")
+    visitor.tab("Figure")
+    bars = visitor.take("bars (HTML)").read_text()
+
     visitor.open("Sphere", "?model=tiny&prompt=a <b>%0Ab")
     table = pd.read_csv(io.BytesIO(visitor.take("CSV").read_bytes()))
     arrays = np.load(io.BytesIO(visitor.take("NPZ").read_bytes()))
@@ -164,9 +171,12 @@ def test_every_kind_of_file_opens_again(visit, tmp_path: Path):
     for name, content in (
         ("hops.svg", svg),
         ("ball.html", visitor.take("ball (HTML)").read_text()),
+        ("bars.html", bars),
     ):
         (tmp_path / name).write_text(content)
         alone = visit(offline=True)
         alone.address = "file://"
         alone.page.goto(f"file://{tmp_path}/{name}")
         alone.page.locator("svg").first.wait_for()
+    labels = alone.page.locator(".ytick")
+    alone.until(lambda: "token embedding" in labels.all_text_contents())

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import io
-from pathlib import Path
 from urllib.parse import quote
 
-import pandas as pd
 import pytest
 from explorer_server import PAGES
 
@@ -81,23 +78,3 @@ def test_text_is_shown_literally(visit):
     visitor.open("Lens", f"?model=tiny&prompt={quote('a :heart: <i>$x$</i> ü')}")
     told = visitor.page.get_by_test_id("stAlert")
     visitor.until(lambda: told.inner_text().startswith("Character 'ü' at position 21"))
-
-
-@pytest.mark.slow
-def test_files_can_be_taken_away(visit, tmp_path: Path):
-    visitor = visit(accept_downloads=True)
-    visitor.open("Attribution", "?model=tiny&prompt=abc&target=a&contrast=b")
-    table = pd.read_csv(io.BytesIO(visitor.take("CSV").read_bytes()))
-    assert {"component", "pos", "tokens", "part"} <= set(table.columns)
-    assert set(table["tokens"]) == set("abc")
-
-    visitor.tab("Figure")
-    page = tmp_path / "bars.html"
-    page.write_bytes(visitor.take("bars (HTML)").read_bytes())
-    alone = visit(offline=True)
-    alone.address = "file://"
-    alone.page.goto(f"file://{page}")
-    alone.page.locator(".main-svg").first.wait_for()
-    labels = alone.page.locator(".ytick")
-    alone.page.wait_for_function("document.querySelectorAll('.ytick').length > 2", polling=100)
-    assert "token embedding" in labels.all_text_contents()
