@@ -20,9 +20,15 @@ def settled_precision(precision: str, config: GPTConfig, device: torch.device) -
         return precision
     if device.type == "cuda":
         return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "no"
-    # Without tiles (AMX) a CPU's bfloat16 products take as long as float32's, or longer.
-    tiles = device.type == "cpu" and torch.cpu._is_amx_tile_supported()
-    return "bf16" if tiles and config.d_model >= LEAST_WIDTH else "no"
+    on_tiles = device.type == "cpu" and _has_tiles()
+    return "bf16" if on_tiles and config.d_model >= LEAST_WIDTH else "no"
+
+
+def _has_tiles() -> bool:
+    """Whether the CPU has AMX: without it bfloat16 products are no faster than float32's."""
+    # Not every torch can tell, and none by a public name.
+    ask = getattr(torch.cpu, "_is_amx_tile_supported", None)
+    return ask is not None and ask()
 
 
 def products_in(precision: str, device: torch.device) -> torch.autocast:

@@ -45,8 +45,8 @@ class Recipe:
     accumulate: int = 1
     """each process's share of the batch is fed in this many parts"""
     precision: str = "auto"
-    """of matrix products: 'no' is float32, 'bf16' bfloat16 with float32 weights, residual stream
-    and attention scores, 'auto' the faster of the two (`model.precision`)"""
+    """of matrix products: 'no' is float32, 'bf16' bfloat16 with weights and residual stream in
+    float32, 'auto' the faster of the two (`model.precision`)"""
     compile: bool = False
     """run the model through torch.compile: slower to start, faster on GPUs"""
     snapshot_at: tuple[int, ...] = ()

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 from accelerate import Accelerator
-from torch import Tensor, nn
+from torch import Tensor
 
 from .checkpoint import Run
 from .config import GPTConfig
@@ -149,7 +149,7 @@ def _run(
 
 def _update(
     accelerator: Accelerator,
-    model: nn.Module,
+    model: torch.nn.Module,
     optimizers: Iterable[torch.optim.Optimizer],
     data: Data,
     recipe: Recipe,

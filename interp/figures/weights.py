@@ -46,7 +46,7 @@ def circuit_map(
     row_title, column_title, verb = _AXES[circuit]
     across_names = [quoted(word) for word in column_words]
     hover = [
-        [row, column, f"{name} {verb} {across_name}: {value:+.3f}"]
+        [row, column, f"{name} {verb} {across_name}: {signed(value, 3)}"]
         for row, name, line in zip(rows, map(quoted, row_words), values.tolist(), strict=True)
         for column, across_name, value in zip(columns, across_names, line, strict=True)
     ]

@@ -39,6 +39,11 @@ def test_auto_is_bfloat16_where_it_pays(monkeypatch, config, device, has_units, 
         assert settled_precision(said, config, torch.device(device)) == said
 
 
+def test_a_torch_that_cannot_tell_trains_in_float32(monkeypatch):
+    monkeypatch.delattr(torch.cpu, "_is_amx_tile_supported")
+    assert settled_precision("auto", WIDE, torch.device("cpu")) == "no"
+
+
 @pytest.mark.parametrize("has_units", [True, False])
 def test_a_run_says_what_auto_came_to(tmp_path, monkeypatch, has_units):
     monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: has_units)
