@@ -13,9 +13,10 @@ import warnings
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 import xarray as xr
-from jaxtyping import Int
+from jaxtyping import Bool, Int
 from torch import Tensor
 
 from interp.engine import Trace, trace
@@ -184,5 +185,6 @@ def _draw(
     return torch.multinomial(differs.double(), 1, generator=generator)[:, 0].to(ids.device)
 
 
-def _everywhere(base: Trace) -> Callable[[Site], Tensor]:
-    return lambda site: torch.ones_like(base.ids, dtype=torch.bool)
+def _everywhere(base: Trace) -> Callable[[Site], Bool[np.ndarray, "batch pos"]]:
+    everywhere = np.ones(base.ids.shape, dtype=bool)
+    return lambda site: everywhere

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TypeAlias
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from interp.forward import attention, attention_scores, causal, mix_values
-from interp.packing import Edit, Tokens, distinct, write
+from interp.packing import Edit, Tokens, distinct, on, write
 
 # Edits of "attn_scores" and of "pattern".
 InAttention: TypeAlias = Mapping[str, Sequence[Edit]]
@@ -38,12 +40,17 @@ class OwnKeys:
     k: Float[Tensor, "own head d_head"]
     v: Float[Tensor, "own head d_head"]
 
+    @cached_property
+    def place(self) -> tuple[Int[Tensor, " own"], Int[Tensor, " own"]]:
+        """Row and position, to index with."""
+        return on(self.k.device, self.at.row), on(self.k.device, self.at.pos)
+
 
 def row_by_row(
     q: Float[Tensor, "token head d_head"],
     tokens: Tokens,
     own: OwnKeys,
-    prompt: Int[Tensor, " row"],
+    prompt: Int[np.ndarray, " row"],
     K: Float[Tensor, "prompt key head d_head"],
     V: Float[Tensor, "prompt key head d_head"],
     attn_scale: float,
@@ -54,15 +61,16 @@ def row_by_row(
     n_keys = K.shape[1]
     step = max(1, _KEYS // (K[0].numel() * K.element_size()))
     edited_rows = (edit.row for of_kind in edits.values() for edit in of_kind)
-    edited = set(distinct(edited_rows, len(prompt), q.device).tolist())
+    edited = set(distinct(edited_rows, len(prompt)).tolist())
     visible = causal(n_keys, q.device)
-    bounds = torch.arange(0, len(prompt) + step, step, device=q.device)
-    of_q, of_k = (torch.searchsorted(at.row, bounds).tolist() for at in (tokens, own.at))
+    bounds = np.arange(0, len(prompt) + step, step)
+    of_q, of_k = (at.row.searchsorted(bounds).tolist() for at in (tokens, own.at))
+    prompts, at_own = on(q.device, prompt), on(q.device, own.at.key)
     z = torch.empty_like(q)
-    for i, some in enumerate(prompt.split(step)):
+    for i, some in enumerate(prompts.split(step)):
         first, here, theirs = i * step, slice(*of_q[i : i + 2]), slice(*of_k[i : i + 2])
         K_rows, V_rows = (every.index_select(0, some) for every in (K, V))
-        at = own.at.key[theirs] - first * n_keys
+        at = at_own[theirs] - first * n_keys
         K_rows.flatten(0, 1).index_copy_(0, at, own.k[theirs])
         V_rows.flatten(0, 1).index_copy_(0, at, own.v[theirs])
         asking = tokens.at(here)
@@ -76,8 +84,8 @@ def row_by_row(
 
 def fused(
     q: Float[Tensor, "token head d_head"],
-    pos: Int[Tensor, " token"],
-    group: Int[Tensor, " token"],
+    pos: Int[np.ndarray, " token"],
+    group: Int[np.ndarray, " token"],
     K: Float[Tensor, "group key head d_head"],
     V: Float[Tensor, "group key head d_head"],
     visible: Bool[Tensor, "pos key"],
@@ -88,7 +96,7 @@ def fused(
     slots = (n_groups, n_keys - first)
     if len(q) == slots[0] * slots[1]:
         return attention(q.unflatten(0, slots), K, V, visible[first:], attn_scale).flatten(0, 1)
-    at = group * slots[1] + (pos - first)
+    at = on(q.device, group * slots[1] + (pos - first))
     padded = q.new_zeros(slots[0] * slots[1], *q.shape[1:]).index_copy_(0, at, q)
     z = attention(padded.unflatten(0, slots), K, V, visible[first:], attn_scale)
     return z.flatten(0, 1).index_select(0, at)
@@ -97,7 +105,7 @@ def fused(
 def spelled_out(
     q: Float[Tensor, "token head d_head"],
     tokens: Tokens,
-    group: Int[Tensor, " token"],
+    group: Int[np.ndarray, " token"],
     K: Float[Tensor, "group key head d_head"],
     V: Float[Tensor, "group key head d_head"],
     attn_scale: float,
@@ -106,29 +114,31 @@ def spelled_out(
 ) -> Float[Tensor, "token head d_head"]:
     """Attention through its scores and its pattern, and their edits. `own` is for rows of one
     token each."""
-    order = group.argsort(stable=True)
-    count = torch.bincount(group, minlength=len(K))
-    slot = torch.empty_like(group)
-    slot[order] = torch.arange(len(group), device=group.device)
-    slot -= (count.cumsum(0) - count)[group]
+    order, count = group.argsort(kind="stable"), np.bincount(group, minlength=len(K))
     n_slots = int(count.max())
-    padded = q.new_zeros(len(K), n_slots, *q.shape[1:])
-    padded[group, slot] = q
-    at = group.new_zeros(len(K), n_slots)
-    at[group, slot] = tokens.pos
-    visible = torch.arange(K.shape[1], device=q.device) <= at[..., None]
-    packed = attention_scores(padded, K, visible, attn_scale).transpose(1, 2)[group, slot]
+    slot = np.empty_like(group)
+    slot[order] = np.arange(len(group)) - (count.cumsum() - count).repeat(count)
+    asked_from = np.zeros((len(K), n_slots), dtype=np.int64)
+    asked_from[group, slot] = tokens.pos
+    visible = on(q.device, np.arange(K.shape[1]) <= asked_from[..., None])
+    at = on(q.device, group * n_slots + slot)
+
+    def padded(packed: Float[Tensor, "token ..."]) -> Float[Tensor, "group slot ..."]:
+        into = packed.new_zeros(len(K) * n_slots, *packed.shape[1:])
+        return into.index_copy_(0, at, packed).unflatten(0, (len(K), n_slots))
+
+    scores = attention_scores(padded(q), K, visible, attn_scale)
+    packed = scores.transpose(1, 2).flatten(0, 1).index_select(0, at)
+    of_own = torch.zeros_like(q)
     if own is not None:
-        row, pos = own.at.row, own.at.pos
+        row, pos = own.place
         packed[row, :, pos] = (own.k * q[row]).sum(-1) / attn_scale
     write(edits.get("attn_scores", ()), tokens, packed)
     packed = packed.softmax(dim=-1)
     write(edits.get("pattern", ()), tokens, packed)
-    of_own = torch.zeros_like(q)
     if own is not None:
-        row, pos = own.at.row, own.at.pos
+        row, pos = own.place
         of_own.index_add_(0, row, packed[row, :, pos][..., None] * own.v)
         packed[row, :, pos] = 0
-    pattern = q.new_zeros(len(K), n_slots, *packed.shape[1:])
-    pattern[group, slot] = packed
-    return of_own + mix_values(pattern.transpose(1, 2), V)[group, slot]
+    mixed = mix_values(padded(packed).transpose(1, 2), V)
+    return of_own + mixed.flatten(0, 1).index_select(0, at)

@@ -24,6 +24,7 @@ from interp.forward import attention_scores, causal
 from interp.gradients import along_path, gradients
 from interp.inputs import Contrast
 from interp.metrics import Metric, as_metric
+from interp.packing import on
 from interp.patching import both_runs
 from interp.results import labelled
 from interp.sites import SITE_KINDS, Site, whole_site
@@ -106,7 +107,7 @@ def attribution_patching(
         name=f"estimated change of {scored.name}",
         units=scored.units,
         ids=base.ids,
-        coords={axis: indices.cpu().numpy() for axis, indices in cells.axes.items()},
+        coords=cells.axes,
         method=method,
         steps=steps if method == "ig" else None,
         kinds=cells.kinds,
@@ -175,5 +176,5 @@ def _gathered(
         at = 2 + axes.index("layer")
         values = values.unfold(at, cells.window, 1).sum(-1)
     for axis, indices in cells.axes.items():
-        values = values.index_select(2 + axes.index(axis), indices)
+        values = values.index_select(2 + axes.index(axis), on(values.device, indices))
     return values.permute(0, 1, *(2 + axes.index(axis) for axis in cells.axes))

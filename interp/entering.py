@@ -14,12 +14,13 @@ from dataclasses import replace
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from interp.attending import OwnKeys, row_by_row
-from interp.packing import SOFTMAX, Edit, Tokens, distinct, joined, where_true, write
+from interp.packing import SOFTMAX, Edit, Tokens, distinct, joined, on, where_true, write
 from interp.sites import SITE_KINDS, whole_site
 
 if TYPE_CHECKING:
@@ -28,10 +29,10 @@ if TYPE_CHECKING:
 
 def made_of_z(
     base: Trace,
-    batch: Int[Tensor, " row"],
-    layer: Int[Tensor, " row"],
+    batch: Int[np.ndarray, " row"],
+    layer: Int[np.ndarray, " row"],
     edits: Mapping[str, Sequence[Edit]],
-    scored: Int[Tensor, " scored"],
+    scored: Int[np.ndarray, " scored"],
 ) -> dict[int, Edit]:
     """For each layer, the edit of its z that edits inside its attention amount to.
 
@@ -53,48 +54,51 @@ def made_of_z(
 
     tables = {kind: _by_lane(group, cfg.n_heads) for kind, group in edits.items()}
     every = (table.row for group in tables.values() for table in group)
-    lanes = distinct(every, len(batch) * cfg.n_heads, batch.device)
-    nth = lanes.new_empty(len(batch) * cfg.n_heads)
-    nth[lanes] = torch.arange(len(lanes), device=lanes.device)
+    lanes = distinct(every, len(batch) * cfg.n_heads)
+    nth = np.empty(len(batch) * cfg.n_heads, dtype=np.int64)
+    nth[lanes] = np.arange(len(lanes))
     edits = {
         kind: [replace(table, row=nth[table.row]) for table in group]
         for kind, group in tables.items()
     }
     row, head = lanes // cfg.n_heads, lanes % cfg.n_heads
-    nth_layer = torch.searchsorted(torch.tensor(layers, device=row.device), layer[row])
+    nth_layer = np.searchsorted(layers, layer[row])
     prompt = (nth_layer * len(base.ids) + batch[row]) * cfg.n_heads + head
 
     def edited_tokens(*kinds: str) -> Tokens:
         of_kinds = (edit for kind in kinds for edit in edits.get(kind, ()))
-        return Tokens.edited(of_kinds, len(lanes), end, batch.device)
+        return Tokens.edited(of_kinds, len(lanes), end)
 
     def held(kind: str, every: Tensor, tokens: Tokens) -> Float[Tensor, "token 1 d_head"]:
-        value = every[prompt[tokens.row], tokens.pos]
+        at = on(every.device, prompt[tokens.row] * end + tokens.pos)
+        value = every.flatten(0, 1).index_select(0, at)
         write(edits.get(kind, ()), tokens, value)
         return value
 
     has_own, asked = edited_tokens("k", "v"), edited_tokens("q", *SOFTMAX)
     reached = has_own.onwards()
     if layers[-1] == cfg.n_layers - 1:
-        goes_on = torch.isin(reached.pos, scored) | (layer[row[reached.row]] < layers[-1])
+        goes_on = np.isin(reached.pos, scored) | (layer[row[reached.row]] < layers[-1])
         reached = reached.at(where_true(goes_on))
-    keys = distinct((reached.key, asked.key), len(lanes) * end, batch.device)
+    keys = distinct((reached.key, asked.key), len(lanes) * end)
     tokens = Tokens.of(keys, end)
 
     Q, K, V = (by_head(kind) for kind in "qkv")
     scale = base.final.new_tensor([base.weights.blocks[at].attn_scale for at in layers])
-    q = held("q", Q, tokens) / scale[nth_layer[tokens.row], None, None]
+    in_layer = nth_layer[tokens.row]
+    q = held("q", Q, tokens) / scale[on(scale.device, in_layer), None, None]
     own = OwnKeys(has_own, held("k", K, has_own), held("v", V, has_own))
     in_softmax = {kind: edits.get(kind, ()) for kind in SOFTMAX}
     z = row_by_row(q, tokens, own, prompt, K, V, 1.0, in_softmax).squeeze(1)
 
-    count = torch.bincount(nth_layer[tokens.row], minlength=len(layers)).tolist()
-    columns = (row[tokens.row], tokens.pos, head[tokens.row], z)
-    parts = zip(*(column.split(count) for column in columns), strict=True)
-    return {
-        at: Edit(whole_site("z", at), row, (pos, head), value)
-        for at, (row, pos, head, value) in zip(layers, parts, strict=True)
-    }
+    # Lanes ascend by row, and rows by layer.
+    start = in_layer.searchsorted(range(len(layers) + 1)).tolist()
+    of_row, of_head = row[tokens.row], head[tokens.row]
+    made = {}
+    for at, here in zip(layers, map(slice, start, start[1:]), strict=True):
+        index = (tokens.pos[here], of_head[here])
+        made[at] = Edit(whole_site("z", at), of_row[here], index, z[here])
+    return made
 
 
 def _by_lane(edits: Sequence[Edit], n_heads: int) -> list[Edit]:
@@ -107,12 +111,10 @@ def _by_lane(edits: Sequence[Edit], n_heads: int) -> list[Edit]:
     tables = []
     for nth in zip_longest(*by_layer.values()):
         together = [edit for edit in nth if edit is not None]
-        columns = (
-            joined(list(column)) for column in zip(*(edit.index for edit in together), strict=True)
-        )
+        columns = map(np.concatenate, zip(*(edit.index for edit in together), strict=True))
         index = dict(zip(axes, columns, strict=True))
-        lane = joined([edit.row for edit in together]) * n_heads + index["head"]
-        index["head"] = torch.zeros_like(lane)
+        lane = np.concatenate([edit.row for edit in together]) * n_heads + index["head"]
+        index["head"] = np.zeros_like(lane)
         value = joined([edit.value for edit in together])
         tables.append(Edit(together[0].site, lane, tuple(index.values()), value))
     return tables

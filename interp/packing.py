@@ -1,4 +1,9 @@
-"""What edited runs are described by: edits as tables, and tokens packed along one axis."""
+"""What edited runs are described by: edits as tables, and tokens packed along one axis.
+
+Which row holds what, and where, is NumPy; what is held is a tensor. Indices are many small arrays
+that depend on no value: NumPy works them out several times faster than PyTorch, and a graphics
+card is never waited for.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +11,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache, cached_property
 
+import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 from interp.sites import SITE_KINDS, Site, whole_site
@@ -25,33 +31,36 @@ class Edit:
     Attributes:
         site: the whole site.
         row: the row that each cell belongs to.
-        index: where the cell lies, one tensor for each of the kind's axes.
+        index: where the cell lies, one array for each of the kind's axes.
         value: what it shall hold.
     """
 
     site: Site
-    row: Int[Tensor, " cell"]
-    index: tuple[Int[Tensor, " cell"], ...]
+    row: Int[np.ndarray, " cell"]
+    index: tuple[Int[np.ndarray, " cell"], ...]
     value: Float[Tensor, "cell ..."]
 
     @property
-    def pos(self) -> Int[Tensor, " cell"]:
+    def pos(self) -> Int[np.ndarray, " cell"]:
         """The position whose computation the cell belongs to."""
         axes = SITE_KINDS[self.site.kind].axes
         return self.index[axes.index("query_pos" if "query_pos" in axes else "pos")]
 
     @property
-    def within(self) -> tuple[Int[Tensor, " cell"], ...]:
+    def within(self) -> tuple[Int[np.ndarray, " cell"], ...]:
         """The index without its position."""
         axes = SITE_KINDS[self.site.kind].axes
         return tuple(
             i for axis, i in zip(axes, self.index, strict=True) if axis not in ("pos", "query_pos")
         )
 
-    def kept(self, keep: Bool[Tensor, " cell"]) -> Edit:
+    def kept(self, keep: Bool[np.ndarray, " cell"]) -> Edit:
         """Only the cells at which `keep` is true."""
-        index = tuple(i[keep] for i in self.index)
-        return Edit(self.site, self.row[keep], index, self.value[keep])
+        at = where_true(keep)
+        if at is EVERY:
+            return self
+        index = tuple(i[at] for i in self.index)
+        return Edit(self.site, self.row[at], index, taken(self.value, at))
 
 
 @cache
@@ -65,37 +74,33 @@ def moment(site: Site, n_layers: int) -> int:
     return layer * len(ORDER) + ORDER[entry]
 
 
-def first_moments(
-    edits: Iterable[Edit], n_rows: int, n_layers: int, device: torch.device
-) -> Int[Tensor, " row"]:
+def first_moments(edits: Iterable[Edit], n_rows: int, n_layers: int) -> Int[np.ndarray, " row"]:
     """When each row is first edited; after all sites where it never is."""
     never = moment(whole_site("ln_final_normalized"), n_layers) + 1
-    first = torch.full((n_rows,), never, device=device)
+    first = np.full(n_rows, never)
     for edit in sorted(edits, key=lambda edit: -moment(edit.site, n_layers)):
-        first.index_fill_(0, edit.row, moment(edit.site, n_layers))
+        first[edit.row] = moment(edit.site, n_layers)
     return first
 
 
-def distinct(
-    parts: Iterable[Int[Tensor, " _"]], below: int, device: torch.device
-) -> Int[Tensor, " each"]:
+def distinct(parts: Iterable[Int[np.ndarray, " _"]], below: int) -> Int[np.ndarray, " each"]:
     """Every number that occurs, once and ascending; all are from 0 to `below`."""
-    occurs = torch.zeros(below, dtype=torch.bool, device=device)
+    occurs = np.zeros(below, dtype=bool)
     for part in parts:
-        occurs.index_fill_(0, part, True)
-    return occurs.nonzero().squeeze(-1)
+        occurs[part] = True
+    return occurs.nonzero()[0]
 
 
 @dataclass(frozen=True, eq=False)
 class Tokens:
     """Which tokens a packed tensor holds, in the order of `row` and within it of `pos`."""
 
-    row: Int[Tensor, " token"]
-    pos: Int[Tensor, " token"]
+    row: Int[np.ndarray, " token"]
+    pos: Int[np.ndarray, " token"]
     n_pos: int
 
     @cached_property
-    def key(self) -> Int[Tensor, " token"]:
+    def key(self) -> Int[np.ndarray, " token"]:
         """One number for each token, ascending."""
         return self.row * self.n_pos + self.pos
 
@@ -103,52 +108,58 @@ class Tokens:
         return len(self.row)
 
     @classmethod
-    def of(cls, key: Int[Tensor, " token"], n_pos: int) -> Tokens:
+    def of(cls, key: Int[np.ndarray, " token"], n_pos: int) -> Tokens:
         """The tokens with these keys, which ascend."""
-        return cls(key // n_pos, key % n_pos, n_pos)
+        row = key // n_pos
+        return cls(row, key - row * n_pos, n_pos)
 
     @classmethod
-    def edited(cls, edits: Iterable[Edit], n_rows: int, n_pos: int, device: torch.device) -> Tokens:
+    def edited(cls, edits: Iterable[Edit], n_rows: int, n_pos: int) -> Tokens:
         """The tokens at which some cell is edited."""
         keys = (edit.row * n_pos + edit.pos for edit in edits)
-        return cls.of(distinct(keys, n_rows * n_pos, device), n_pos)
+        return cls.of(distinct(keys, n_rows * n_pos), n_pos)
 
-    def onwards(self, places: Int[Tensor, " place"] | None = None) -> Tokens:
+    def onwards(self, places: Int[np.ndarray, " place"] | None = None) -> Tokens:
         """For each row every position from its first on, or those among `places`."""
         if not len(self):
             return self
-        is_first = torch.ones_like(self.row, dtype=torch.bool)
-        torch.ne(self.row[1:], self.row[:-1], out=is_first[1:])
-        row, start = self.row[is_first], self.pos[is_first]
+        begins = np.ones(len(self), dtype=bool)
+        np.not_equal(self.row[1:], self.row[:-1], out=begins[1:])
+        row, start = self.row[begins], self.pos[begins]
         if places is None:
-            if int((self.n_pos - start).sum()) == len(self):
+            if len(row) * self.n_pos - start.sum() == len(self):
                 return self
-            places = torch.arange(self.n_pos, device=row.device)
-        of, at = (places >= start[:, None]).nonzero(as_tuple=True)
-        return Tokens(row[of], places[at], self.n_pos)
+            places = np.arange(self.n_pos)
+        first = places.searchsorted(start)
+        count = len(places) - first
+        end = count.cumsum()
+        at = np.arange(end[-1]) + (first + count - end).repeat(count)
+        return Tokens(row.repeat(count), places[at], self.n_pos)
 
     def followed_by(self, later: Tokens) -> Tokens:
         """These and then tokens of rows that come later."""
-        row, pos = torch.cat([self.row, later.row]), torch.cat([self.pos, later.pos])
-        return Tokens(row, pos, self.n_pos)
+        if not len(self):
+            return later
+        row = np.concatenate((self.row, later.row))
+        return Tokens(row, np.concatenate((self.pos, later.pos)), self.n_pos)
 
-    def at(self, where: Tensor | slice) -> Tokens:
+    def at(self, where: np.ndarray | slice) -> Tokens:
         """Only the tokens at these places."""
         return self if where is EVERY else Tokens(self.row[where], self.pos[where], self.n_pos)
 
     @cached_property
-    def _place(self) -> Int[Tensor, " any"]:
+    def _place(self) -> Int[np.ndarray, " any"]:
         """By key, where each token stands; -1 where none does."""
         n_keys = (int(self.row[-1]) + 1) * self.n_pos if len(self) else 0
-        place = self.key.new_full((n_keys + 1,), -1)
-        place[self.key] = torch.arange(len(self), device=place.device)
+        place = np.full(n_keys + 1, -1)
+        place[self.key] = np.arange(len(self))
         return place
 
     def find(
-        self, key: Int[Tensor, " other"]
-    ) -> tuple[Int[Tensor, " other"], Bool[Tensor, " other"]]:
+        self, key: Int[np.ndarray, " other"]
+    ) -> tuple[Int[np.ndarray, " other"], Bool[np.ndarray, " other"]]:
         """Where each key stands here, and whether it does at all."""
-        at = self._place[key.clamp_max(len(self._place) - 1)]
+        at = self._place[np.minimum(key, len(self._place) - 1)]
         return at, at >= 0
 
 
@@ -156,28 +167,36 @@ def write(edits: Iterable[Edit], tokens: Tokens, value: Float[Tensor, "token ...
     """Overwrite what edits name, as far as these tokens hold it."""
     for edit in edits:
         at, here = tokens.find(edit.row * tokens.n_pos + edit.pos)
-        if not bool(here.all()):
+        if not here.all():
             edit, at = edit.kept(here), at[here]
-        value[(at, *edit.within)] = edit.value
+        index = tuple(on(value.device, i) for i in (at, *edit.within))
+        value.index_put_(index, edit.value)
+
+
+def on(device: torch.device, where: Shaped[np.ndarray, ...]) -> Shaped[Tensor, ...]:
+    """Indices, or a mask, as a tensor, for tensors that lie there."""
+    return torch.from_numpy(where).to(device)
 
 
 # Most masks are true everywhere; then nothing needs to be gathered.
 EVERY = slice(None)
 
 
-def where_true(mask: Bool[Tensor, " any"]) -> Tensor | slice:
+def where_true(mask: Bool[np.ndarray, " any"]) -> np.ndarray | slice:
     """The indices at which a mask is true; EVERY when it is true everywhere."""
-    return EVERY if bool(mask.all()) else mask.nonzero().squeeze(-1)
+    return EVERY if mask.all() else mask.nonzero()[0]
 
 
-def taken(value: Tensor, where: Tensor | slice) -> Tensor:
+def taken(value: Tensor, where: np.ndarray | slice) -> Tensor:
     """The entries along the first axis that `where_true` names."""
-    return value if isinstance(where, slice) else value.index_select(0, where)
+    return value if isinstance(where, slice) else value.index_select(0, on(value.device, where))
 
 
-def put(into: Tensor, where: Tensor | slice, value: Tensor) -> Tensor:
+def put(into: Tensor, where: np.ndarray | slice, value: Tensor) -> Tensor:
     """`into` with those entries overwritten; for EVERY, just the new value."""
-    return value if isinstance(where, slice) else into.index_copy_(0, where, value)
+    if isinstance(where, slice):
+        return value
+    return into.index_copy_(0, on(into.device, where), value)
 
 
 def joined(parts: list[Tensor]) -> Tensor:

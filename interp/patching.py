@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 import xarray as xr
 from jaxtyping import Bool, Float
@@ -128,12 +129,12 @@ def both_runs(
 def from_source(source: Trace, contrast: Contrast) -> Donor:
     """The source run as a donor. It differs from the base run nowhere before the first changed
     token, and before the first attention only at changed tokens."""
-    changed = contrast.source != contrast.base
-    later = changed.int().cummax(dim=1).values.bool()
+    changed = (contrast.source != contrast.base).cpu().numpy()
+    later, nowhere = np.logical_or.accumulate(changed, axis=1), np.zeros_like(changed)
 
-    def differs(site: Site) -> Bool[Tensor, "batch pos"]:
+    def differs(site: Site) -> Bool[np.ndarray, "batch pos"]:
         if site.kind == "pos_embed":
-            return torch.zeros_like(changed)
+            return nowhere
         before_attention = site.kind == "embed" or (
             site.layer == 0
             and site.kind in ("resid_pre", "ln1_scale", "ln1_normalized", "q", "k", "v")

@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 import xarray as xr
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from interp.engine import Trace
@@ -30,7 +31,7 @@ from interp.graph import (
 )
 from interp.inputs import Contrast
 from interp.metrics import Metric, as_metric
-from interp.packing import Edit
+from interp.packing import Edit, on, taken
 from interp.patching import both_runs
 from interp.replay import DEFAULT_MEMORY, Progress, replay_rows, scored_positions
 from interp.results import labelled
@@ -130,19 +131,19 @@ def edge_effects(
     progress: Progress | None = None,
 ) -> Float[Tensor, "batch sender receiver"]:
     """The metric with each single edge patched, NaN where there is no edge."""
-    device, n_batch = base.ids.device, len(base.ids)
-    edges = place_of(edge_mask(senders, receivers)).to(device)
+    n_batch = len(base.ids)
+    edges = place_of(edge_mask(senders, receivers)).numpy()
     change = written(source, senders) - written(base, senders)
     edits = []
     for r, receiver in enumerate(receivers):
-        rows = (edges[:, 1] == r).nonzero().squeeze(-1)
+        rows = (edges[:, 1] == r).nonzero()[0]
         if len(rows):
-            heard = change[edges[rows, 0]]
+            heard = taken(change, edges[rows, 0])
             edits.append(_edit(base, receiver, heard, rows))
     runs = runs_at(base, source, metric.pos)
     kept = replay_rows(
         base,
-        torch.arange(n_batch, device=device).repeat(len(edges)),
+        np.tile(np.arange(n_batch), len(edges)),
         edits,
         scored_positions(base, metric.pos),
         lambda logits, batch: metric(logits, batch, runs),
@@ -151,7 +152,8 @@ def edge_effects(
         progress=progress,
     )
     effects = kept.new_full((n_batch, len(senders), len(receivers)), torch.nan)
-    effects[:, edges[:, 0], edges[:, 1]] = kept.view(len(edges), n_batch).T
+    sender, receiver = (on(kept.device, i) for i in edges.T)
+    effects[:, sender, receiver] = kept.view(len(edges), n_batch).T
     return effects
 
 
@@ -159,12 +161,12 @@ def _edit(
     base: Trace,
     receiver: Receiver,
     change: Float[Tensor, "edge batch pos d_model"],
-    rows: Tensor,
+    rows: Int[np.ndarray, " edge"],
 ) -> Edit:
     """What the receiver's site holds when its input changes; each edge and prompt is a row."""
-    changed = change.any(dim=-1)
-    edge, batch, pos = changed.nonzero(as_tuple=True)
-    stream = base.values[receiver.stream][batch, pos] + change[edge, batch, pos]
+    changed = change.any(dim=-1).nonzero(as_tuple=True)
+    stream = base.values[receiver.stream][changed[1:]] + change[changed]
+    edge, batch, pos = (i.cpu().numpy() for i in changed)
     row = rows[edge] * len(base.ids) + batch
     if receiver.site is None:
         return Edit(receiver.stream, row, (pos,), stream)
@@ -175,5 +177,5 @@ def _edit(
         assert mlp is not None
         value = torch.addmm(mlp.b_out, mlp.act_fn(value), mlp.W_out)
         return Edit(whole_site("mlp_out", layer), row, (pos,), value)
-    head = torch.full_like(pos, receiver.site.head or 0)
+    head = np.full_like(pos, receiver.site.head or 0)
     return Edit(receiver.site.whole, row, (pos, head), value)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from interp.engine import Trace
 from interp.errors import InputError
-from interp.packing import Edit, first_moments, moment
+from interp.packing import Edit, first_moments, moment, on, taken
 from interp.sites import SITE_KINDS, Site, sites_of, whole_site
 from interp.wavefront import Wavefront
 from interp.weights import Weights
@@ -64,16 +65,15 @@ def replay(
         InputError: a site or position outside the model, or a value of the wrong shape.
     """
     n_batch = len(base.ids)
-    rows = torch.arange(len(edits) * n_batch, device=base.ids.device).view(len(edits), n_batch)
+    rows = np.arange(len(edits) * n_batch).reshape(len(edits), n_batch)
     tables = [
         _table(base, site, value, rows[i])
         for i, sites in enumerate(edits)
         for site, value in sites.items()
     ]
-    batch = torch.arange(n_batch, device=base.ids.device).repeat(len(edits))
     logits = replay_rows(
         base,
-        batch,
+        np.tile(np.arange(n_batch), len(edits)),
         tables,
         scored_positions(base, pos),
         lambda logits, _: logits[:, 0],
@@ -98,7 +98,7 @@ def scored_positions(base: Trace, pos: int | None) -> Int[Tensor, " scored"]:
 
 def replay_rows(
     base: Trace,
-    batch: Int[Tensor, " row"],
+    batch: Int[np.ndarray, " row"],
     edits: Sequence[Edit],
     scored: Int[Tensor, " scored"],
     read: Read,
@@ -120,76 +120,77 @@ def replay_rows(
         batch_size, max_memory: as in `replay`.
         progress: called after each batch of rows.
     """
-    n_layers = base.model.cfg.n_layers
-    end = int(scored[-1]) + 1
-    edits = [_reaching(edit, scored, n_layers) for edit in edits]
-    first = first_moments(edits, len(batch), n_layers, batch.device)
+    n_layers, device = base.model.cfg.n_layers, base.ids.device
+    at = scored.cpu().numpy()
+    edits = [_reaching(edit, at, n_layers) for edit in edits]
+    first = first_moments(edits, len(batch), n_layers)
     edited = first <= moment(whole_site("ln_final_normalized"), n_layers)
-    order = first.argsort(stable=True)[: int(edited.sum())]
-    rank = torch.empty_like(batch)
-    rank[order] = torch.arange(len(order), device=batch.device)
+    order = first.argsort(kind="stable")[: edited.sum()]
+    rank = np.empty_like(batch)
+    rank[order] = np.arange(len(order))
     ranked = [_ranked(edit, rank) for edit in edits]
-    size = batch_size or max(1, max_memory // _row_bytes(base, end, len(scored)))
+    size = batch_size or max(1, max_memory // _row_bytes(base, int(at[-1]) + 1, len(at)))
+    run = _wavefront if isinstance(base.program, Weights) else _whole_runs
     with torch.no_grad():
         if unedited is None:
-            everyone = torch.arange(len(base.ids), device=batch.device)
+            everyone = torch.arange(len(base.ids), device=device)
             unedited = read(base.logits_at(scored), everyone)
         # Rows that cannot differ from the base run are the base run.
-        kept = unedited[batch]
+        kept = unedited.index_select(0, on(device, batch))
         for start in range(0, len(order), size):
             rows = order[start : start + size]
             if len(rows) == len(order):
                 chunk = ranked
             else:
                 chunk = [_between(edit, start, start + len(rows)) for edit in ranked]
-            run = _wavefront if isinstance(base.program, Weights) else _whole_runs
-            logits = run(base, batch[rows], [e for e in chunk if len(e.row)], scored)
-            kept[rows] = read(logits, batch[rows])
+            prompt = batch[rows]
+            logits = run(base, prompt, [e for e in chunk if len(e.row)], at)
+            kept.index_copy_(0, on(device, rows), read(logits, on(device, prompt)))
             if progress is not None:
                 progress(start + len(rows), len(order))
     return kept
 
 
-def _wavefront(base: Trace, batch: Tensor, edits: list[Edit], scored: Tensor) -> Tensor:
+def _wavefront(base: Trace, batch: np.ndarray, edits: list[Edit], scored: np.ndarray) -> Tensor:
     return Wavefront(base, batch, edits, scored).logits()
 
 
-def _whole_runs(base: Trace, batch: Tensor, edits: list[Edit], scored: Tensor) -> Tensor:
+def _whole_runs(base: Trace, batch: np.ndarray, edits: list[Edit], scored: np.ndarray) -> Tensor:
     """Every row as a whole run, for programs that cannot be entered half-way."""
 
     def tap(site: Site, value: Tensor) -> Tensor:
         for edit in edits:
             if edit.site == site:
-                value = value.clone()
-                value[(edit.row, *edit.index)] = edit.value
+                index = tuple(on(value.device, i) for i in (edit.row, *edit.index))
+                value = value.index_put(index, edit.value)
         return value
 
-    final = base.program.run(base.ids[batch], tap)
-    return base.program.unembed(final[:, scored])
+    final = base.program.run(base.ids[on(base.ids.device, batch)], tap)
+    return base.program.unembed(final[:, on(final.device, scored)])
 
 
-def _reaching(edit: Edit, scored: Int[Tensor, " scored"], n_layers: int) -> Edit:
+def _reaching(edit: Edit, scored: Int[np.ndarray, " scored"], n_layers: int) -> Edit:
     """Only the cells that logits at the scored positions can depend on: none after the last of
     them, and in the last layer, past its keys and values, none beside them."""
     last_attention = moment(Site("q", n_layers - 1), n_layers)
     if moment(edit.site, n_layers) < last_attention or edit.site.kind in ("k", "v"):
         reaches = edit.pos <= scored[-1]
     else:
-        reaches = torch.isin(edit.pos, scored)
-    return edit if bool(reaches.all()) else edit.kept(reaches)
+        reaches = np.isin(edit.pos, scored)
+    return edit.kept(reaches)
 
 
-def _ranked(edit: Edit, rank: Int[Tensor, " row"]) -> Edit:
+def _ranked(edit: Edit, rank: Int[np.ndarray, " row"]) -> Edit:
     row = rank[edit.row]
-    if bool((row[1:] >= row[:-1]).all()):
+    if (row[1:] >= row[:-1]).all():
         return Edit(edit.site, row, edit.index, edit.value)
-    row, by_row = row.sort(stable=True)
-    return Edit(edit.site, row, tuple(i[by_row] for i in edit.index), edit.value[by_row])
+    by_row = row.argsort(kind="stable")
+    index = tuple(i[by_row] for i in edit.index)
+    return Edit(edit.site, row[by_row], index, taken(edit.value, by_row))
 
 
 def _between(edit: Edit, start: int, stop: int) -> Edit:
-    bounds = torch.tensor([start, stop], device=edit.row.device)
-    lo, hi = torch.searchsorted(edit.row, bounds).tolist()
+    lo, hi = edit.row.searchsorted((start, stop)).tolist()
     index = tuple(i[lo:hi] for i in edit.index)
     return Edit(edit.site, edit.row[lo:hi] - start, index, edit.value[lo:hi])
 
@@ -202,7 +203,7 @@ def _row_bytes(base: Trace, end: int, n_scored: int) -> int:
     return base.final.element_size() * (end * a_token + 2 * n_scored * cfg.d_vocab_out)
 
 
-def _table(base: Trace, site: Site, value: Tensor | float, rows: Int[Tensor, " batch"]) -> Edit:
+def _table(base: Trace, site: Site, value: Tensor | float, rows: Int[np.ndarray, " batch"]) -> Edit:
     """One run's edit of one Site as a table of cells."""
     whole = base[site.whole]
     addressed = base[site]
@@ -219,17 +220,18 @@ def _table(base: Trace, site: Site, value: Tensor | float, rows: Int[Tensor, " b
     ranges = []
     for axis, size in zip(kind.axes, whole.shape[1:], strict=False):
         at = site.pos if axis == "query_pos" else getattr(site, axis)
-        ranges.append(torch.arange(size) if at is None else torch.tensor([at]))
+        ranges.append(np.arange(size) if at is None else np.array([at]))
     n_cells = addressed.shape[: addressed.ndim - kind.vector].numel()
-    grid = torch.meshgrid(torch.arange(len(rows)), *ranges, indexing="ij")
-    row, *index = (axis.to(rows.device).flatten() for axis in grid)
+    grid = np.meshgrid(np.arange(len(rows)), *ranges, indexing="ij")
+    row, *index = (axis.ravel() for axis in grid)
     vector = addressed.shape[-1:] if kind.vector else ()
     edit = Edit(site.whole, rows[row], tuple(index), given.reshape(n_cells, *vector))
     if "key_pos" not in kind.axes:
         return edit
     _, query_pos, key_pos = edit.index
     unseen = key_pos > query_pos
-    if (edit.value != (0 if site.kind == "pattern" else -torch.inf))[unseen].any():
+    of_unseen = taken(edit.value, unseen.nonzero()[0])
+    if (of_unseen != (0 if site.kind == "pattern" else -torch.inf)).any():
         raise InputError(
             f"The value for {site} lets a position attend to a later one, but the model is causal: "
             f"give {'0' if site.kind == 'pattern' else '-inf'} where key_pos is beyond pos."

@@ -15,13 +15,14 @@ from torch import Tensor
 from interp.engine import Trace
 from interp.errors import InputError
 from interp.metrics import Metric, Runs
-from interp.packing import Edit
+from interp.packing import Edit, on
 from interp.replay import DEFAULT_MEMORY, Progress, replay_rows, scored_positions
 from interp.sites import SITE_KINDS, Site, heads_at, kind_named, kinds_of, whole_site
 
 if TYPE_CHECKING:
     from transformer_lens import HookedTransformerConfig
 
+_Lines: TypeAlias = Int[np.ndarray, " line"]
 Over: TypeAlias = Sequence[str] | Mapping[str, Sequence[int] | None]
 
 
@@ -35,7 +36,7 @@ class Donor:
     """
 
     value: Callable[[Site], Tensor]
-    differs: Callable[[Site], Bool[Tensor, "batch pos"]]
+    differs: Callable[[Site], Bool[np.ndarray, "batch pos"]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +52,7 @@ class Grid:
     """
 
     kinds: tuple[str, ...]
-    axes: Mapping[str, Int[Tensor, " index"]]
+    axes: Mapping[str, Int[np.ndarray, " index"]]
     window: int = 1
 
     @property
@@ -63,10 +64,9 @@ class Grid:
     def coords(self) -> dict[str, np.ndarray]:
         """What stands along the axes that do not just count from 0: the indices that were chosen,
         and names along "kind"."""
-        indices = {axis: along.cpu().numpy() for axis, along in self.axes.items()}
-        coords = {axis: i for axis, i in indices.items() if (i != np.arange(len(i))).any()}
-        if "kind" in indices:
-            coords["kind"] = np.array(self.kinds)[indices["kind"]]
+        coords = {axis: i for axis, i in self.axes.items() if (i != np.arange(len(i))).any()}
+        if "kind" in self.axes:
+            coords["kind"] = np.array(self.kinds)[self.axes["kind"]]
         return coords
 
     @property
@@ -132,7 +132,7 @@ def grid(
             f"The window is {window} layers, but the model has {cfg.n_layers}: choose 1 to "
             f"{cfg.n_layers}, and sweep over layer when it is more than 1."
         )
-    axes: dict[str, Tensor] = {}
+    axes: dict[str, np.ndarray] = {}
     allowed = (*common, "kind")
     for axis, indices in chosen.items():
         if axis not in allowed:
@@ -147,7 +147,7 @@ def grid(
                 f"Axis {axis!r} was to take {wrong[0] if wrong else 'no index'}, but it goes from "
                 f"0 to {sizes[axis] - 1}: choose indices in that range."
             )
-        axes[axis] = torch.tensor(list(picked), device=cfg.device)
+        axes[axis] = np.array(picked, dtype=np.int64)
     return Grid(names, axes, window)
 
 
@@ -184,7 +184,8 @@ def sweep(
     """The metrics of one edited run for each cell and prompt."""
     edits = _edits(base, donor, cells)
     n_batch = len(base.ids)
-    everyone = torch.arange(n_batch, device=base.ids.device)
+    prompts = np.arange(n_batch)
+    everyone = on(base.ids.device, prompts)
     by_position: dict[int | None, list[int]] = {}
     for i, metric in enumerate(metrics):
         by_position.setdefault(metric.pos, []).append(i)
@@ -204,7 +205,7 @@ def sweep(
             given = None if runs.source is None else read(runs.source, everyone)
         kept = replay_rows(
             base,
-            everyone.repeat(cells.n_cells),
+            np.tile(prompts, cells.n_cells),
             edits,
             scored_positions(base, pos),
             read,
@@ -237,19 +238,21 @@ def _edits(base: Trace, donor: Donor, cells: Grid) -> list[Edit]:
         sizes = dict(zip(SITE_KINDS[site.kind].axes, base.values[site].shape[1:], strict=False))
         differs = donor.differs(site)
         # Sites whose values lie and differ alike share a table.
-        alike = (*sizes.items(), differs)
+        alike = (*sizes.items(), id(differs))
         if alike not in tables:
-            tables[alike] = _table(cells, sizes, differs)
-        cell, batch, index = tables[alike]
+            tables[alike] = differs, *_table(cells, sizes, differs)
+        _, cell, batch, index = tables[alike]
         row = (cell + first_cell) * len(base.ids) + batch
-        edits.append(Edit(site, row, index, donor.value(site)[(batch, *index)]))
+        value = donor.value(site)
+        at = tuple(on(value.device, i) for i in (batch, *index))
+        edits.append(Edit(site, row, index, value[at]))
     return edits
 
 
 def _places(cells: Grid, n_layers: int) -> Iterator[tuple[int, Site]]:
     """The sites that are edited, each with the first of the cells that edit it."""
-    layers = cells.axes.get("layer", torch.arange(n_layers)).tolist()
-    for at_kind, i in enumerate(cells.axes.get("kind", torch.arange(len(cells.kinds))).tolist()):
+    layers = cells.axes.get("layer", np.arange(n_layers)).tolist()
+    for at_kind, i in enumerate(cells.axes.get("kind", np.arange(len(cells.kinds))).tolist()):
         kind, first_cell = cells.kinds[i], at_kind * cells.strides.get("kind", 0)
         if not SITE_KINDS[kind].has_layer:
             yield first_cell, whole_site(kind)
@@ -261,13 +264,12 @@ def _places(cells: Grid, n_layers: int) -> Iterator[tuple[int, Site]]:
 
 
 def _table(
-    cells: Grid, sizes: Mapping[str, int], differs: Bool[Tensor, "batch pos"]
-) -> tuple[Int[Tensor, " line"], Int[Tensor, " line"], tuple[Int[Tensor, " line"], ...]]:
+    cells: Grid, sizes: Mapping[str, int], differs: Bool[np.ndarray, "batch pos"]
+) -> tuple[_Lines, _Lines, tuple[_Lines, ...]]:
     """All writes to a site with axes of these sizes, one a line: which cell writes, counted from
     the first that edits the site, to which prompt and where."""
-    axes, device = tuple(sizes), differs.device
-    every = {axis: torch.arange(size, device=device) for axis, size in sizes.items()}
-    indices = {axis: cells.axes.get(axis, every[axis]) for axis in axes}
+    axes = tuple(sizes)
+    indices = {axis: cells.axes.get(axis, np.arange(size)) for axis, size in sizes.items()}
     # Swept axes first, so that the table comes out sorted by cell.
     swept = [axis for axis in cells.axes if axis in axes]
     order = [*swept, "batch", *(axis for axis in axes if axis not in swept)]
@@ -277,15 +279,15 @@ def _table(
         seen = indices["key_pos"] <= indices["query_pos"][:, None]
         writes = writes & _spread(seen, ("query_pos", "key_pos"), order)
     counts = {"batch": len(differs)} | {axis: len(i) for axis, i in indices.items()}
-    where = writes.expand([counts[axis] for axis in order]).nonzero(as_tuple=True)
+    where = np.broadcast_to(writes, [counts[axis] for axis in order]).nonzero()
     nth = dict(zip(order, where, strict=True))
-    cell = torch.zeros_like(nth["batch"])
+    cell = np.zeros_like(nth["batch"])
     for axis in swept:
         cell = cell + nth[axis] * cells.strides[axis]
     return cell, nth["batch"], tuple(indices[axis][nth[axis]] for axis in axes)
 
 
-def _spread(value: Tensor, axes: Sequence[str], order: Sequence[str]) -> Tensor:
-    """A tensor with these axes as one with all axes in `order`, of size 1 where it has none."""
-    value = value.permute([axes.index(axis) for axis in order if axis in axes])
+def _spread(value: np.ndarray, axes: Sequence[str], order: Sequence[str]) -> np.ndarray:
+    """An array with these axes as one with all axes in `order`, of size 1 where it has none."""
+    value = value.transpose([axes.index(axis) for axis in order if axis in axes])
     return value[tuple(slice(None) if axis in axes else None for axis in order)]

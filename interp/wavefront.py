@@ -14,8 +14,10 @@ needs them padded; everything else is position by position.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -33,6 +35,7 @@ from interp.packing import (
     first_moments,
     joined,
     moment,
+    on,
     put,
     taken,
     where_true,
@@ -56,9 +59,9 @@ class Wavefront:
     def __init__(
         self,
         base: Trace,
-        batch: Int[Tensor, " row"],
+        batch: Int[np.ndarray, " row"],
         edits: Sequence[Edit],
-        scored: Int[Tensor, " scored"],
+        scored: Int[np.ndarray, " scored"],
     ) -> None:
         """
         Args:
@@ -74,27 +77,28 @@ class Wavefront:
         self.edits: dict[Site, list[Edit]] = {}
         for edit in edits:
             self.edits.setdefault(edit.site, []).append(edit)
-        self.is_scored = torch.zeros(self.end, dtype=torch.bool, device=batch.device)
+        self.is_scored = np.zeros(self.end, dtype=bool)
         self.is_scored[scored] = True
-        self._plan_joins(first_moments(edits, len(batch), self.n_layers, batch.device))
-        none = torch.zeros(0, dtype=torch.long, device=batch.device)
+        self._plan_joins(first_moments(edits, len(batch), self.n_layers))
+        none = np.zeros(0, dtype=np.int64)
         self.tokens = Tokens(none, none, self.end)
         self.live: dict[Site, Tensor] = {}
 
-    def _plan_joins(self, first: Int[Tensor, " row"]) -> None:
+    def _plan_joins(self, first: Int[np.ndarray, " row"]) -> None:
         """Which tokens join at which moment, where `first` is when each row is first edited."""
         self._enter_at_z(first)
         edits = (edit for of_site in self.edits.values() for edit in of_site)
-        tokens = Tokens.edited(edits, len(self.batch), self.end, self.batch.device)
+        tokens = Tokens.edited(edits, len(self.batch), self.end)
         # Rows come in the order of their first edit, so what joins together lies together.
-        when, count = first[tokens.row].unique_consecutive(return_counts=True)
-        stop = count.cumsum(0).tolist()
+        when = first[tokens.row]
+        starts = [0, *(np.diff(when).nonzero()[0] + 1), len(when)]
         self.joins = {
-            at: tokens.at(slice(start, end))
-            for at, start, end in zip(when.tolist(), [0, *stop], stop, strict=False)
+            int(when[start]): tokens.at(slice(start, stop))
+            for start, stop in pairwise(starts)
+            if start < stop
         }
 
-    def _enter_at_z(self, first: Int[Tensor, " row"]) -> None:
+    def _enter_at_z(self, first: Int[np.ndarray, " row"]) -> None:
         """Let rows that would join inside attention join at z, with what they make of it."""
         starting: dict[str, list[Edit]] = {}
         for site in [site for site in self.edits if site.kind in IN_ATTENTION]:
@@ -212,7 +216,8 @@ class Wavefront:
 
     def _in_base(self, tokens: Tokens) -> Int[Tensor, " token"]:
         """Where some tokens stand among those of the base run."""
-        return self.batch[tokens.row] * self.base.ids.shape[1] + tokens.pos
+        n_pos = self.base.ids.shape[1]
+        return on(self.base.ids.device, self.batch[tokens.row] * n_pos + tokens.pos)
 
     def _base(self, site: Site, at: Int[Tensor, " token"]) -> Tensor:
         """The base run's values at these places."""
@@ -261,7 +266,7 @@ class Wavefront:
             # than a copy of all of them.
             group = self.batch[tokens.row]
             return spelled_out(q, tokens, group, K, V, block.attn_scale, edits, own)
-        rows = self.batch[: int(tokens.row[-1]) + 1]
+        rows = self.batch[: tokens.row[-1] + 1]
         return row_by_row(q, tokens, own, rows, K, V, block.attn_scale, edits)
 
     def _grow_to(self, tokens: Tokens) -> None:
@@ -273,8 +278,7 @@ class Wavefront:
         kept, in_base = where_true(here), self._in_base(tokens)
         for site, value in self.live.items():
             grown = self._base(site, in_base)
-            grown.index_copy_(0, taken(at, kept), taken(value, kept))
-            self.live[site] = grown
+            self.live[site] = put(grown, at[kept], taken(value, kept))
 
     def _scored_logits(
         self, logits: Float[Tensor, "token d_vocab_out"]
@@ -282,8 +286,10 @@ class Wavefront:
         n_rows, n_scored = len(self.batch), len(self.scored)
         if len(logits) == n_rows * n_scored:
             return logits.unflatten(0, (n_rows, n_scored))
-        out = self.base.logits_at(self.scored)[self.batch]
-        place = torch.zeros(self.end, dtype=torch.long, device=logits.device)
-        place[self.scored] = torch.arange(n_scored, device=logits.device)
-        out[self.tokens.row, place[self.tokens.pos]] = logits
+        device = logits.device
+        out = self.base.logits_at(on(device, self.scored))[on(device, self.batch)]
+        place = np.zeros(self.end, dtype=np.int64)
+        place[self.scored] = np.arange(n_scored)
+        at = self.tokens.row * n_scored + place[self.tokens.pos]
+        out.flatten(0, 1).index_copy_(0, on(device, at), logits)
         return out
