@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
+import numpy as np
 from jaxtyping import Float
 from torch import Tensor
 
@@ -25,8 +25,8 @@ _RESAMPLES = 1000
 class Shares:
     """Fractions, each with the reason where it is undefined (empty when it is defined)."""
 
-    each: Float[Tensor, "batch ..."]
-    pooled: Float[Tensor, ...]
+    each: Float[np.ndarray, "batch ..."]
+    pooled: Float[np.ndarray, ...]
     undefined: str
     pooled_undefined: str
 
@@ -44,39 +44,41 @@ def recovered(
         base, source: the metric of the unedited runs of each pair.
         floor: the smallest difference that may be divided by.
     """
-    difference = source - base
-    scale = torch.stack([base.abs(), source.abs()]).amax(0)
-    rounding = 20 * 8 * torch.finfo(base.dtype).eps * scale
-    least = torch.maximum(rounding, 0.05 * difference.abs().median())
-    least = least.clamp_min(max(floor, torch.finfo(base.dtype).tiny))
-    counts = (difference.abs() >= least) & difference.isfinite()
-    wide = (len(base), *(1,) * (edited.ndim - 1))
-    change = edited - base.view(wide)
-    each = torch.where(counts.view(wide), change / difference.view(wide), torch.nan)
+    of_edited, of_base, of_source = (x.detach().cpu().numpy() for x in (edited, base, source))
+    with np.errstate(invalid="ignore"):  # what is infinite in both runs
+        difference = of_source - of_base
+        size = np.abs(difference)
+        scale = np.maximum(np.abs(of_base), np.abs(of_source))
+        rounding = 20 * 8 * np.finfo(size.dtype).eps * scale
+        least = np.maximum(rounding, 0.05 * np.median(size))
+        least = np.maximum(least, max(floor, np.finfo(size.dtype).tiny))
+        counts = (size >= least) & np.isfinite(size)
+        wide = (len(size), *(1,) * (of_edited.ndim - 1))
+        change = of_edited - of_base.reshape(wide)
+        each = np.full_like(change, np.nan)
+        np.divide(change, difference.reshape(wide), out=each, where=counts.reshape(wide))
     out = [i for i, counted in enumerate(counts.tolist()) if not counted]
     why = ""
     if out:
         i = out[0]
         why = (
             f"source and base hardly differ in {len(out)} of {len(base)} pairs: in pair {i} by "
-            f"{float(difference[i].abs()):.3g}, and at least {float(least[i]):.3g} is needed"
+            f"{float(size[i]):.3g}, and at least {float(least[i]):.3g} is needed"
         )
-    pooled = change[counts].sum(0) / difference[counts].sum()
+    pooled = np.full_like(change[0], np.nan)
     pooled_why = _why_not_pooled(difference[counts], why)
-    if pooled_why:
-        pooled = torch.full_like(pooled, torch.nan)
+    if not pooled_why:
+        np.divide(change[counts].sum(0), difference[counts].sum(), out=pooled)
     return Shares(each, pooled, why, pooled_why)
 
 
-def _why_not_pooled(difference: Float[Tensor, " counted"], why: str) -> str:
+def _why_not_pooled(difference: Float[np.ndarray, " counted"], why: str) -> str:
     if not len(difference):
         return why
     if len(difference) == 1:  # far enough from 0, and nothing to cancel it
         return ""
-    generator = torch.Generator().manual_seed(0)
-    drawn = torch.randint(len(difference), (_RESAMPLES, len(difference)), generator=generator)
-    sums = difference.cpu()[drawn].sum(-1).double()
-    low, high = sums.quantile(torch.tensor([0.025, 0.975], dtype=torch.double)).tolist()
+    drawn = np.random.default_rng(0).integers(len(difference), size=(_RESAMPLES, len(difference)))
+    low, high = np.quantile(difference[drawn].sum(-1), (0.025, 0.975)).tolist()
     if low <= 0 <= high:
         return (
             "differences of opposite sign cancel: the 95 % interval of their sum runs from "

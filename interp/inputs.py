@@ -75,9 +75,9 @@ def to_ids(model: HookedTransformer, input: Input) -> Int[Tensor, "batch pos"]:
             f"The prompt has {ids.shape[1]} tokens, but the model reads at most {n_ctx}: "
             "shorten it."
         )
-    outside = (ids < 0) | (ids >= d_vocab)
-    if outside.any():
-        row, pos = (int(i) for i in outside.nonzero()[0])
+    least, most = ids.aminmax()
+    if least < 0 or most >= d_vocab:
+        row, pos = (int(i) for i in ((ids < 0) | (ids >= d_vocab)).nonzero()[0])
         raise InputError(
             f"Token id {int(ids[row, pos])} at position {pos} of prompt {row} is outside the "
             f"vocabulary: ids go from 0 to {d_vocab - 1}."
@@ -137,11 +137,11 @@ def token_strings(model: HookedTransformer, ids: Int[Tensor, " pos"]) -> list[st
     if model.tokenizer is None:
         return [str(i) for i in ids.tolist()]
     # A prompt repeats its tokens, and a tokenizer takes its time: each is read once.
-    each, where = ids.unique(return_inverse=True)
-    strings = model.tokenizer.batch_decode(
-        [[i] for i in each.tolist()], clean_up_tokenization_spaces=False
-    )
-    return [strings[i] for i in where.tolist()]
+    wanted = ids.tolist()
+    each = list(dict.fromkeys(wanted))
+    decoded = model.tokenizer.batch_decode([[i] for i in each], clean_up_tokenization_spaces=False)
+    strings = dict(zip(each, decoded, strict=True))
+    return [strings[i] for i in wanted]
 
 
 def without_padding(

@@ -13,6 +13,7 @@ needs them padded; everything else is position by position.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -48,8 +49,8 @@ if TYPE_CHECKING:
     from interp.weights import MLP, Block, LayerNorm
 
 
-# Tokens that an MLP reads together: what is larger does not stay in the cache, and memory fresh
-# from the system costs more than what is written to it.
+# The most tokens that an MLP reads together: what is larger does not stay in the cache, and memory
+# fresh from the system costs more than what is written to it.
 _TOKENS = 512
 
 
@@ -180,7 +181,8 @@ class Wavefront:
             self._reach(post)
             live[out] = linear(live.pop(post), mlp.W_out, mlp.b_out)
         else:
-            live[out] = joined([mlp(some) for some in read.split(_TOKENS)])
+            n_parts = math.ceil(len(read) / _TOKENS) or 1
+            live[out] = joined([mlp(some) for some in read.tensor_split(n_parts)])
         self._reach(out)
         return live.pop(resid_mid) + live.pop(out)
 

@@ -123,9 +123,9 @@ def test_fraction_is_0_at_base_1_at_source_and_free_outside():
     base, source = torch.tensor([1.0, -2.0]).double(), torch.tensor([3.0, 2.0]).double()
     edited = torch.stack([base, source, 2 * source - base], dim=1)
     shares = recovered(edited, base, source, 0.1)
-    expected = torch.tensor([[0.0, 1.0, 2.0]] * 2).double()
-    torch.testing.assert_close(shares.each, expected)
-    torch.testing.assert_close(shares.pooled, expected[0])
+    expected = np.array([[0.0, 1.0, 2.0]] * 2)
+    np.testing.assert_allclose(shares.each, expected)
+    np.testing.assert_allclose(shares.pooled, expected[0])
     assert shares.undefined == shares.pooled_undefined == ""
 
 
@@ -133,10 +133,10 @@ def test_a_small_difference_is_undefined_with_a_reason_and_never_infinite():
     base = torch.tensor([1.0, 1.0, 1.0]).double()
     source = torch.tensor([2.0, 1.05, 1.0]).double()
     shares = recovered(noise(3, 4), base, source, 0.1)
-    assert shares.each[0].isfinite().all()
-    assert shares.each[1:].isnan().all()
+    assert np.isfinite(shares.each[0]).all()
+    assert np.isnan(shares.each[1:]).all()
     assert "2 of 3 pairs: in pair 1 by 0.05, and at least 0.1" in shares.undefined
-    assert shares.pooled.isfinite().all()
+    assert np.isfinite(shares.pooled).all()
 
 
 def test_pooled_is_a_ratio_of_sums_not_a_mean_of_ratios():
@@ -151,8 +151,8 @@ def test_differences_that_cancel_have_no_pooled_fraction():
     base = torch.zeros(6).double()
     source = torch.tensor([1.0, -1, 2, -2, 1, -1]).double()
     shares = recovered(noise(6, 2), base, source, 0.1)
-    assert shares.each.isfinite().all()
-    assert shares.pooled.isnan().all()
+    assert np.isfinite(shares.each).all()
+    assert np.isnan(shares.pooled).all()
     assert "opposite sign cancel" in shares.pooled_undefined
 
 
