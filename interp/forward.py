@@ -98,13 +98,14 @@ def attention(
     q: Float[Tensor, "group query head d_head"],
     k: Float[Tensor, "group key head d_head"],
     v: Float[Tensor, "group key head d_head"],
-    visible: Bool[Tensor, "query key"],
     attn_scale: float,
+    visible: Bool[Tensor, "query key"] | None = None,
 ) -> Float[Tensor, "group query head d_head"]:
-    """Scores, pattern and averages in one kernel, where nobody looks at what lies between."""
+    """Scores, pattern and averages in one kernel, where nobody looks at what lies between. Whole
+    prompts, unless it is said which keys a query sees."""
     by_head = (x.transpose(1, 2) for x in (q, k, v))
     return F.scaled_dot_product_attention(
-        *by_head, attn_mask=visible, scale=1 / attn_scale
+        *by_head, attn_mask=visible, is_causal=visible is None, scale=1 / attn_scale
     ).transpose(1, 2)
 
 
@@ -127,7 +128,6 @@ def forward(
     """
     cfg, n_heads = weights.cfg, weights.cfg.n_heads
     n_pos = ids.shape[1]
-    visible = causal(n_pos, ids.device)
 
     def seen(*kinds: str, layer: int | None) -> bool:
         return sites is None or any(whole_site(kind, layer) in sites for kind in kinds)
@@ -151,11 +151,11 @@ def forward(
         qkv = project_qkv(read("ln1", layer, x, block.ln1), block, n_heads)
         q, k, v = (tap(whole_site(kind, layer), y) for kind, y in zip("qkv", qkv, strict=True))
         if seen("attn_scores", "pattern", layer=layer):
-            scores = attention_scores(q, k, visible, block.attn_scale)
+            scores = attention_scores(q, k, causal(n_pos, ids.device), block.attn_scale)
             pattern = tap(whole_site("attn_scores", layer), scores).softmax(dim=-1)
             z = mix_values(tap(whole_site("pattern", layer), pattern), v)
         else:
-            z = attention(q, k, v, visible, block.attn_scale)
+            z = attention(q, k, v, block.attn_scale)
         z = tap(whole_site("z", layer), z)
         x = x + tap(whole_site("attn_out", layer), linear(z.flatten(-2), block.W_O, block.b_O))
         if (mlp := block.mlp) is not None:

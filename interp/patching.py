@@ -85,7 +85,8 @@ def activation_patching(
     several = isinstance(metric, Sequence)
     metrics = [as_metric(m) for m in (metric if isinstance(metric, Sequence) else [metric])]
     cells = grid(model.cfg, contrast.base.shape[1], kinds, over, window)
-    source, base = both_runs(model, contrast, sites_read(model.cfg, cells.kinds))
+    with torch.inference_mode():
+        source, base = both_runs(model, contrast, sites_read(model.cfg, cells.kinds))
     scores = sweep(
         base,
         from_source(source, contrast),
