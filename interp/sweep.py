@@ -238,14 +238,14 @@ def _edits(base: Trace, donor: Donor, cells: Grid) -> list[Edit]:
         sizes = dict(zip(SITE_KINDS[site.kind].axes, base.values[site].shape[1:], strict=False))
         differs = donor.differs(site)
         # Sites whose values lie and differ alike share a table.
-        alike = (*sizes.items(), id(differs))
+        alike = (*sizes.items(), differs.tobytes())
         if alike not in tables:
-            tables[alike] = differs, *_table(cells, sizes, differs)
-        _, cell, batch, index = tables[alike]
-        row = (cell + first_cell) * len(base.ids) + batch
-        value = donor.value(site)
-        at = tuple(on(value.device, i) for i in (batch, *index))
-        edits.append(Edit(site, row, index, value[at]))
+            cell, batch, index = _table(cells, sizes, differs)
+            at = np.ravel_multi_index((batch, *index), (len(base.ids), *sizes.values()))
+            tables[alike] = cell * len(base.ids) + batch, index, on(base.ids.device, at)
+        row, index, at = tables[alike]
+        value = donor.value(site).flatten(0, len(sizes)).index_select(0, at)
+        edits.append(Edit(site, row + first_cell * len(base.ids), index, value))
     return edits
 
 

@@ -232,27 +232,28 @@ class Wavefront:
             live[whole_site("z", layer)] = read.new_zeros(0, cfg.n_heads, cfg.d_head)
             return
         q_at, k_at, v_at = (whole_site(kind, layer) for kind in "qkv")
-        live[q_at], live[k_at], live[v_at] = self._qkv(block, read, last)
-        for site in (q_at, k_at, v_at):
+        # In the last layer only scored positions go on, so only their queries are needed.
+        asked = where_true(self.is_scored[self.tokens.pos]) if last else EVERY
+        asking = self.tokens.at(asked)
+        q, live[k_at], live[v_at] = self._qkv(block, read, asked)
+        write(self.edits.get(q_at, ()), asking, q)
+        for site in (k_at, v_at):
             self._reach(site)
-
         own = OwnKeys(self.tokens, live.pop(k_at), live.pop(v_at))
         self._grow_to(self.tokens.onwards(self.scored if last else None))
-        live[whole_site("z", layer)] = self._mixed(layer, block, live.pop(q_at), own)
+        q = self._carried(q_at, q, asking)
+        live[whole_site("z", layer)] = self._mixed(layer, block, q, own)
 
     def _qkv(
-        self, block: Block, read: Float[Tensor, "token d_model"], last: bool
-    ) -> tuple[Float[Tensor, "token head d_head"], ...]:
-        """Queries, keys and values. In the last layer only scored positions go on, so only their
-        queries are needed."""
+        self, block: Block, read: Float[Tensor, "token d_model"], asked: np.ndarray | slice
+    ) -> tuple[Float[Tensor, "_ head d_head"], ...]:
+        """Queries of the tokens that ask, keys and values of all."""
         cfg = self.weights.cfg
-        asked = where_true(self.is_scored[self.tokens.pos]) if last else EVERY
-        if asked is EVERY:
+        if isinstance(asked, slice):
             return project_qkv(read, block, cfg.n_heads)
         heads = (cfg.n_heads, cfg.d_head)
         width = cfg.n_heads * cfg.d_head
-        some = linear(taken(read, asked), block.W_QKV[:, :width], block.b_QKV[:width])
-        q = put(read.new_zeros(len(read), width), asked, some)
+        q = linear(taken(read, asked), block.W_QKV[:, :width], block.b_QKV[:width])
         kv = linear(read, block.W_QKV[:, width:], block.b_QKV[width:])
         return q.unflatten(-1, heads), *kv.unflatten(-1, (2, *heads)).unbind(-3)
 
@@ -272,15 +273,19 @@ class Wavefront:
         return row_by_row(q, tokens, own, rows, K, V, block.attn_scale, edits)
 
     def _grow_to(self, tokens: Tokens) -> None:
-        """Carry these tokens from here on: what was not carried before is the base run's."""
+        """Carry these tokens from here on."""
         before, self.tokens = self.tokens, tokens
-        if tokens is before:
-            return
-        at, here = tokens.find(before.key)
-        kept, in_base = where_true(here), self._in_base(tokens)
         for site, value in self.live.items():
-            grown = self._base(site, in_base)
-            self.live[site] = put(grown, at[kept], taken(value, kept))
+            self.live[site] = self._carried(site, value, before)
+
+    def _carried(self, site: Site, value: Float[Tensor, "some ..."], some: Tokens) -> Tensor:
+        """What the carried tokens hold, where `value` is known of some; of others it is the base
+        run's."""
+        if some is self.tokens or np.array_equal(some.key, self.tokens.key):
+            return value
+        at, here = self.tokens.find(some.key)
+        kept = where_true(here)
+        return put(self._base(site, self._in_base(self.tokens)), at[kept], taken(value, kept))
 
     def _scored_logits(
         self, logits: Float[Tensor, "token d_vocab_out"]
