@@ -92,6 +92,8 @@ class Recorder:
     def save(self, step: int) -> None:
         """What `orrery resume` needs to go on from `step`."""
         self.check_finite(step)
+        # Before the progress: rows too many are made again, rows too few would be lost.
+        self._write_history()
         save_progress(
             self.out,
             self.gpt,
@@ -101,7 +103,6 @@ class Recorder:
             losses=torch.stack(self.losses) if self.losses else NO_LOSSES,
             gradient_norm=None if self.gradient_norm is None else float(self.gradient_norm),
         )
-        self._write_history()
         self.last_save = time.perf_counter()
 
     def measure(self, step: int) -> dict[str, Any]:

@@ -50,6 +50,7 @@ def run_saving_each_step(out: Path, folder: Path) -> None:
 
 
 def resume_saving_each_step(out: Path) -> None:
+    torch.set_num_threads(1)  # sums of as many parts as in `run`
     resume(out, save_seconds=0.0)
 
 

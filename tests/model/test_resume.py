@@ -13,6 +13,7 @@ import pytest
 import tiny_training as tiny
 from safetensors.torch import load_file
 
+from model import recorder
 from model.checkpoint import Run
 from model.errors import ModelError
 from model.training import resume
@@ -63,6 +64,25 @@ def test_updates_made_again_stand_in_the_history_once(tmp_path, uninterrupted):
     (out / "resume.safetensors").write_bytes(older)
     resume(out)
     assert outcome(out) == uninterrupted
+
+
+def test_the_history_is_never_behind_what_a_resumed_run_starts_from(
+    tmp_path, uninterrupted, monkeypatch
+):
+    """A kill may come between the two files; rows that are missing then are never made again."""
+    out, behind = tmp_path / "run", []
+    expected = [int(row["step"]) for row in uninterrupted[1]]
+    save = recorder.save_progress
+
+    def save_and_look(*args, step, **progress):
+        save(*args, step=step, **progress)
+        if step:
+            there = [int(row["step"]) for row in outcome(out)[1]]
+            behind.extend({s for s in expected if s < step} - set(there))
+
+    monkeypatch.setattr(recorder, "save_progress", save_and_look)
+    tiny.run(out, tmp_path, save_seconds=0.0)
+    assert not behind
 
 
 def test_a_finished_run_has_nothing_to_resume(tmp_path):
