@@ -26,7 +26,7 @@ def main() -> None:
         parser.exit(1, f"{reason}\n")
     options.out.mkdir(parents=True, exist_ok=True)
     arguments = ["--run", str(Path(options.run).resolve())] if options.run else []
-    with explorer(*arguments) as address, browser() as chromium:
+    with explorer(*arguments) as address, browser(webgl=True) as chromium:
         page = chromium.new_page(
             viewport=_SIZE | {"width": options.width},
             color_scheme="dark" if options.dark else "light",

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from explorer_pages import APPS
-from explorer_server import browser, explorer, why_no_browser
+from explorer_server import explorer, launch, why_no_browser
 from streamlit.testing.v1 import AppTest
 from tiny_run import write_run
 
@@ -68,16 +68,35 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def chromium(address: str) -> Iterator[Any]:
-    with browser() as chromium:
-        yield chromium
+def playwright(address: str) -> Iterator[Any]:
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        yield playwright
+
+
+@pytest.fixture(scope="session")
+def chromium(playwright: Any) -> Iterator[Any]:
+    launched = launch(playwright)
+    yield launched
+    launched.close()
+
+
+@pytest.fixture(scope="session")
+def chromium_with_webgl(playwright: Any) -> Iterator[Any]:
+    launched = launch(playwright, webgl=True)
+    yield launched
+    launched.close()
 
 
 @pytest.fixture
-def visit(chromium: Any, address: str) -> Iterator[Callable[..., Any]]:
-    """`visit()` opens a browser window of its own; afterwards nothing may have gone wrong."""
+def visit(request: pytest.FixtureRequest, address: str) -> Iterator[Callable[..., Any]]:
+    """`visit()` opens a browser window of its own; afterwards nothing may have gone wrong. Pages
+    with a 3-D view need the marker `webgl`."""
     from visitor import Visitor
 
+    needs_webgl = request.node.get_closest_marker("webgl") is not None
+    chromium = request.getfixturevalue("chromium_with_webgl" if needs_webgl else "chromium")
     opened: list[Visitor] = []
 
     def visit(**context: Any) -> Visitor:

@@ -144,6 +144,7 @@ def test_exact_patching_is_stopped_and_run_again(chromium, slow_address):
     visitor.context.close()
 
 
+@pytest.mark.webgl
 def test_every_kind_of_file_opens_again(visit, tmp_path: Path):
     visitor = visit(accept_downloads=True)
     visitor.open("Attribution", "?model=tiny&prompt=abc&target=a&contrast=b")

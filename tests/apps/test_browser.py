@@ -13,6 +13,7 @@ MARKUP = "<b>x</b> $a$ *y*\n&amp;"
 ODD = "a <b> $x$\n\taa 11 &amp;"
 
 
+@pytest.mark.webgl
 @pytest.mark.parametrize(
     ("scheme", "width", "query"),
     [

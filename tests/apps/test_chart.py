@@ -27,7 +27,7 @@ def pictures(visitor) -> dict[str, np.ndarray]:
     }
 
 
-@pytest.mark.parametrize("name", ["Predict", "Sphere"])
+@pytest.mark.parametrize("name", ["Predict", pytest.param("Sphere", marks=pytest.mark.webgl)])
 def test_a_chart_changed_in_place_looks_as_one_drawn_anew(visit, name):
     visitor = visit()
     visitor.open(name, "?model=tiny&prompt=abcabcab&pos=6")

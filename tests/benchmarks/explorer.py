@@ -47,7 +47,7 @@ def main() -> int:
 
     with explorer() as address:
         if with_browser:
-            with browser(webgl=False) as chromium:
+            with browser() as chromium:
                 paint, chart = first_visit(chromium, address)
                 told("first paint, on a fresh server", paint, FIRST)
                 noted("first chart, PyTorch and TransformerLens imported for it", chart)
@@ -62,7 +62,7 @@ def main() -> int:
             told(f"{model} {page}: opened, server", opened, FIRST)
             told(f"{model} {page}: position moved, server", moved, SERVER)
         if with_browser:
-            with browser(webgl=False) as chromium:
+            with browser() as chromium:
                 for model, page in shown:
                     in_window, everywhere = on_screen(chromium, address, page, model)
                     told(f"{model} {page}: position moved, on the screen", in_window, SCREEN)
