@@ -264,9 +264,9 @@ class Wavefront:
         tokens, end = self.tokens, self.end
         K, V = (self.base.values[whole_site(kind, layer)][:, :end] for kind in "kv")
         edits = {kind: self.edits.get(whole_site(kind, layer), ()) for kind in SOFTMAX}
-        if layer == self.n_layers - 1 and len(self.scored) == 1:
-            # One token of each row asks: what it sees in place of the base run's keys is less
-            # than a copy of all of them.
+        one_asks = layer == self.n_layers - 1 and len(self.scored) == 1
+        if one_asks and 3 * len(own.at) < 2 * end * len(tokens):
+            # What rows see in place of the base run's keys takes less time than a copy of all keys.
             group = self.batch[tokens.row]
             return spelled_out(q, tokens, group, K, V, block.attn_scale, edits, own)
         rows = self.batch[: tokens.row[-1] + 1]
