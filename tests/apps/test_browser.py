@@ -13,34 +13,38 @@ MARKUP = "<b>x</b> $a$ *y*\n&amp;"
 ODD = "a <b> $x$\n\taa 11 &amp;"
 
 
-@pytest.mark.webgl
-@pytest.mark.parametrize(
-    ("scheme", "width", "query"),
-    [
-        pytest.param("light", 1400, "", id="light"),
-        pytest.param(
-            "dark",
-            800,
-            f"?model=tiny&prompt={quote(ODD)}",
-            id="dark and narrow, odd text",
-            marks=pytest.mark.slow,
-        ),
-    ],
-)
-def test_all_pages_render(scheme, width, query, visit):
-    """Colours do not move anything, so each width is seen once; `visit` sees what others are
-    asked."""
-    visitor = visit(color_scheme=scheme, viewport={"width": width, "height": 900})
+def assert_renders(visitor, colour: str) -> None:
     page = visitor.page
-    visitor.open(PAGES[0], query)
+    assert page.get_by_test_id("stException").count() == 0
+    assert page.get_by_test_id("stAlertContentError").count() == 0
+    assert page.locator(".main-svg").first.evaluate("e => e.style.background") == colour
+    # Nothing is pushed out of the window sideways.
+    width = page.viewport_size["width"]
+    visitor.until(lambda: page.evaluate("document.documentElement.scrollWidth") <= width)
+
+
+@pytest.mark.slow
+@pytest.mark.webgl
+def test_all_pages_render_wide_and_narrow(visit):
+    """Each page in the dark, at both widths; `visit` sees what others are asked."""
+    visitor = visit(color_scheme="dark")
+    widths = [800, 1400]
+    visitor.open(PAGES[0], f"?model=tiny&prompt={quote(ODD)}")
     for name in PAGES:
         visitor.go(name)
-        assert page.get_by_test_id("stException").count() == 0
-        assert page.get_by_test_id("stAlertContentError").count() == 0
-        colour = page.locator(".main-svg").first.evaluate("e => e.style.background")
-        assert colour == ("rgb(255, 255, 255)" if scheme == "light" else "rgb(14, 17, 23)")
-        # Nothing is pushed out of the window sideways.
-        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        assert_renders(visitor, "rgb(14, 17, 23)")
+        visitor.page.set_viewport_size({"width": widths[0], "height": 900})
+        assert_renders(visitor, "rgb(14, 17, 23)")
+        widths.reverse()
+
+
+def test_the_shipped_model_renders_in_light(visit):
+    visitor = visit(color_scheme="light")
+    visitor.open("Attention")
+    assert_renders(visitor, "rgb(255, 255, 255)")
+    for name in ("Weights", "Neurons"):
+        visitor.go(name)
+        assert_renders(visitor, "rgb(255, 255, 255)")
 
 
 @pytest.mark.slow
