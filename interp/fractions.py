@@ -50,9 +50,10 @@ def recovered(
         size = np.abs(difference)
         scale = np.maximum(np.abs(of_base), np.abs(of_source))
         rounding = 20 * 8 * np.finfo(size.dtype).eps * scale
-        least = np.maximum(rounding, 0.05 * np.median(size))
-        least = np.maximum(least, max(floor, np.finfo(size.dtype).tiny))
-        counts = (size >= least) & np.isfinite(size)
+        finite = np.isfinite(size)
+        usual = np.median(size[finite]) if finite.any() else 0.0
+        least = np.maximum(rounding, max(0.05 * usual, floor, np.finfo(size.dtype).tiny))
+        counts = finite & (size >= least)
         wide = (len(size), *(1,) * (of_edited.ndim - 1))
         change = of_edited - of_base.reshape(wide)
         each = np.full_like(change, np.nan)

@@ -139,6 +139,16 @@ def test_a_small_difference_is_undefined_with_a_reason_and_never_infinite():
     assert np.isfinite(shares.pooled).all()
 
 
+def test_a_pair_that_is_not_finite_spoils_no_other():
+    base = torch.tensor([1.0, 1.0, float("inf"), float("nan")]).double()
+    source = torch.tensor([2.0, 3.0, float("inf"), 1.0]).double()
+    shares = recovered(noise(4, 2), base, source, 0.1)
+    assert np.isfinite(shares.each[:2]).all()
+    assert np.isnan(shares.each[2:]).all()
+    assert np.isfinite(shares.pooled).all()
+    assert "2 of 4 pairs: in pair 2 by nan, and at least" in shares.undefined
+
+
 def test_pooled_is_a_ratio_of_sums_not_a_mean_of_ratios():
     base, source = torch.zeros(2).double(), torch.tensor([1.0, 3.0]).double()
     edited = torch.tensor([1.0, 0.0]).double()
