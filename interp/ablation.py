@@ -21,12 +21,13 @@ from torch import Tensor
 
 from interp.engine import Trace, trace
 from interp.errors import InputError
+from interp.grid import Over, grid
 from interp.inputs import Input, to_ids
 from interp.metrics import Metric, as_metric
 from interp.replay import DEFAULT_MEMORY, Progress, sites_read
 from interp.result_sets import labelled_set
 from interp.sites import Site, sites_of
-from interp.sweep import Donor, Over, grid, sweep
+from interp.sweep import Donor, sweep
 
 if TYPE_CHECKING:
     from transformer_lens import HookedTransformer

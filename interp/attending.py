@@ -55,20 +55,27 @@ def row_by_row(
     V: Float[Tensor, "prompt key head d_head"],
     attn_scale: float,
     edits: InAttention,
+    n_whole: int = 0,
 ) -> Float[Tensor, "token head d_head"]:
     """Attention of rows that each look at a copy of their prompt's keys and values with their own
-    written into it, as many rows at a time as the cache holds."""
+    written into it, as many rows at a time as the cache holds. The first `n_whole` rows are the
+    prompts themselves, with all their tokens."""
     n_keys = K.shape[1]
     step = max(1, _KEYS // (K[0].numel() * K.element_size()))
     edited_rows = (edit.row for of_kind in edits.values() for edit in of_kind)
     edited = set(distinct(edited_rows, len(prompt)).tolist())
     visible = causal(n_keys, q.device)
-    bounds = np.arange(0, len(prompt) + step, step)
+    bounds = np.arange(n_whole, len(prompt) + step, step)
     of_q, of_k = (at.row.searchsorted(bounds).tolist() for at in (tokens, own.at))
-    prompts, at_own = on(q.device, prompt), on(q.device, own.at.key)
+    prompts, at_own = on(q.device, prompt[n_whole:]), on(q.device, own.at.key)
     z = torch.empty_like(q)
+    if n_whole:
+        whole = slice(n_whole * n_keys)
+        of_prompts = q[whole].unflatten(0, (n_whole, n_keys))
+        z[whole] = attention(of_prompts, K, V, attn_scale).flatten(0, 1)
     for i, some in enumerate(prompts.split(step)):
-        first, here, theirs = i * step, slice(*of_q[i : i + 2]), slice(*of_k[i : i + 2])
+        first, here = n_whole + i * step, slice(*of_q[i : i + 2])
+        theirs = slice(*of_k[i : i + 2])
         K_rows, V_rows = (every.index_select(0, some) for every in (K, V))
         at = at_own[theirs] - first * n_keys
         K_rows.flatten(0, 1).index_copy_(0, at, own.k[theirs])

@@ -22,13 +22,13 @@ from interp.engine import Trace
 from interp.errors import InputError
 from interp.forward import attention_scores, causal
 from interp.gradients import along_path, gradients
+from interp.grid import Grid, Over, grid
 from interp.inputs import Contrast
 from interp.metrics import Metric, as_metric
 from interp.packing import on
 from interp.patching import both_runs
 from interp.results import labelled
 from interp.sites import SITE_KINDS, Site, whole_site
-from interp.sweep import Grid, Over, grid
 
 if TYPE_CHECKING:
     from transformer_lens import HookedTransformer

@@ -20,11 +20,53 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from interp.attending import OwnKeys, row_by_row
-from interp.packing import SOFTMAX, Edit, Tokens, distinct, joined, on, where_true, write
+from interp.packing import (
+    IN_ATTENTION,
+    ORDER,
+    SOFTMAX,
+    Edit,
+    Tokens,
+    distinct,
+    joined,
+    moment,
+    on,
+    where_true,
+    write,
+)
 from interp.sites import SITE_KINDS, whole_site
 
 if TYPE_CHECKING:
     from interp.engine import Trace
+
+
+def joining_at_z(
+    base: Trace,
+    batch: Int[np.ndarray, " row"],
+    edits: Sequence[Edit],
+    first: Int[np.ndarray, " row"],
+    scored: Int[np.ndarray, " scored"],
+) -> tuple[list[Edit], Int[np.ndarray, " row"]]:
+    """The edits, and the moment of each row's first, with rows that would join inside attention
+    joining at z. Arguments are as in `interp.wavefront.Wavefront`."""
+    n_layers, starting, rest = base.model.cfg.n_layers, {}, []
+    for edit in edits:
+        if edit.site.kind not in IN_ATTENTION:
+            rest.append(edit)
+            continue
+        starts = first[edit.row] == moment(edit.site, n_layers)
+        if starts.any():
+            starting.setdefault(edit.site.kind, []).append(edit.kept(starts))
+        if not starts.all():
+            rest.append(edit.kept(~starts))
+    if not starting:
+        return rest, first
+    made = made_of_z(base, batch, first // len(ORDER), starting, scored)
+    first = first.copy()
+    for layer, edit in made.items():
+        within = first == moment(whole_site("q", layer), n_layers)
+        first[within] = moment(edit.site, n_layers)
+    # A row's own edit of z comes after what it makes of z.
+    return [*made.values(), *rest], first
 
 
 def made_of_z(

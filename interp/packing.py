@@ -32,13 +32,14 @@ class Edit:
         site: the whole site.
         row: the row that each cell belongs to.
         index: where the cell lies, one array for each of the kind's axes.
-        value: what it shall hold.
+        value: what it shall hold; or the row that it is taken from, which then holds it there
+            already when this one gets it.
     """
 
     site: Site
     row: Int[np.ndarray, " cell"]
     index: tuple[Int[np.ndarray, " cell"], ...]
-    value: Float[Tensor, "cell ..."]
+    value: Float[Tensor, "cell ..."] | Int[np.ndarray, " cell"]
 
     @property
     def pos(self) -> Int[np.ndarray, " cell"]:
@@ -56,11 +57,15 @@ class Edit:
 
     def kept(self, keep: Bool[np.ndarray, " cell"]) -> Edit:
         """Only the cells at which `keep` is true."""
-        at = where_true(keep)
-        if at is EVERY:
-            return self
-        index = tuple(i[at] for i in self.index)
-        return Edit(self.site, self.row[at], index, taken(self.value, at))
+        where = where_true(keep)
+        return self if where is EVERY else self.at(where)
+
+    def at(self, where: Int[np.ndarray, " some"] | slice) -> Edit:
+        """Only the cells at these places, in their order."""
+        index, given = tuple(i[where] for i in self.index), self.value
+        if isinstance(given, np.ndarray) or isinstance(where, slice):
+            return Edit(self.site, self.row[where], index, given[where])
+        return Edit(self.site, self.row[where], index, taken(given, where))
 
 
 @cache
@@ -169,8 +174,11 @@ def write(edits: Iterable[Edit], tokens: Tokens, value: Float[Tensor, "token ...
         at, here = tokens.find(edit.row * tokens.n_pos + edit.pos)
         if not here.all():
             edit, at = edit.kept(here), at[here]
-        index = tuple(on(value.device, i) for i in (at, *edit.within))
-        value.index_put_(index, edit.value)
+        given, (at, *within) = edit.value, (on(value.device, i) for i in (at, *edit.within))
+        if isinstance(given, np.ndarray):
+            place, _ = tokens.find(given * tokens.n_pos + edit.pos)
+            given = value[on(value.device, place), *within]
+        value.index_put_((at, *within), given)
 
 
 def on(device: torch.device, where: Shaped[np.ndarray, ...]) -> Shaped[Tensor, ...]:

@@ -19,13 +19,14 @@ from torch import Tensor
 
 from interp.engine import Trace, trace
 from interp.fractions import recovered
+from interp.grid import Differs, Grid, Over, grid
 from interp.inputs import Contrast
 from interp.metrics import Metric, as_metric
 from interp.replay import DEFAULT_MEMORY, Progress, sites_read
 from interp.result_sets import labelled_set
 from interp.results import prompt_strings
 from interp.sites import Site
-from interp.sweep import Donor, Grid, Over, grid, sweep
+from interp.sweep import Donor, goes_alongside, sweep, sweep_alongside
 
 if TYPE_CHECKING:
     from transformer_lens import HookedTransformer
@@ -85,18 +86,21 @@ def activation_patching(
     several = isinstance(metric, Sequence)
     metrics = [as_metric(m) for m in (metric if isinstance(metric, Sequence) else [metric])]
     cells = grid(model.cfg, contrast.base.shape[1], kinds, over, window)
-    with torch.inference_mode():
-        source, base = both_runs(model, contrast, sites_read(model.cfg, cells.kinds))
-    scores = sweep(
-        base,
-        from_source(source, contrast),
-        cells,
-        metrics,
-        source,
-        batch_size=batch_size,
-        max_memory=max_memory,
-        progress=progress,
-    )
+    if goes_alongside(model, contrast, cells, metrics, batch_size, max_memory):
+        scores = sweep_alongside(model, contrast, differs(contrast), cells, metrics, progress)
+    else:
+        with torch.inference_mode():
+            source, base = both_runs(model, contrast, sites_read(model.cfg, cells.kinds))
+        scores = sweep(
+            base,
+            Donor(lambda site: source.values[site], differs(contrast)),
+            cells,
+            metrics,
+            source,
+            batch_size=batch_size,
+            max_memory=max_memory,
+            progress=progress,
+        )
     assert scores.source is not None
     settings = {
         "ablation": "values of the source run",
@@ -127,13 +131,13 @@ def both_runs(
     return both.prompts(0, n_pairs), both.prompts(n_pairs, 2 * n_pairs)
 
 
-def from_source(source: Trace, contrast: Contrast) -> Donor:
-    """The source run as a donor. It differs from the base run nowhere before the first changed
-    token, and before the first attention only at changed tokens."""
+def differs(contrast: Contrast) -> Differs:
+    """Where the source run can differ from the base run: nowhere before the first changed token,
+    and before the first attention only at changed tokens."""
     changed = (contrast.source != contrast.base).cpu().numpy()
     later, nowhere = np.logical_or.accumulate(changed, axis=1), np.zeros_like(changed)
 
-    def differs(site: Site) -> Bool[np.ndarray, "batch pos"]:
+    def at(site: Site) -> Bool[np.ndarray, "batch pos"]:
         if site.kind == "pos_embed":
             return nowhere
         before_attention = site.kind == "embed" or (
@@ -142,7 +146,7 @@ def from_source(source: Trace, contrast: Contrast) -> Donor:
         )
         return changed if before_attention else later
 
-    return Donor(lambda site: source.values[site], differs)
+    return at
 
 
 def _dataset(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
@@ -10,7 +11,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from interp.base_run import BaseAlongside, TracedBase
 from interp.engine import Trace
+from interp.entering import joining_at_z
 from interp.errors import InputError
 from interp.packing import Edit, first_moments, moment, on, taken
 from interp.sites import SITE_KINDS, Site, sites_of, whole_site
@@ -18,7 +21,7 @@ from interp.wavefront import Wavefront
 from interp.weights import Weights
 
 if TYPE_CHECKING:
-    from transformer_lens import HookedTransformerConfig
+    from transformer_lens import HookedTransformer, HookedTransformerConfig
 
 # Called with the rows done and the rows in all; may raise, which stops the sweep.
 Progress: TypeAlias = Callable[[int, int], None]
@@ -83,17 +86,20 @@ def replay(
     return logits.unflatten(0, (len(edits), n_batch))
 
 
-def scored_positions(base: Trace, pos: int | None) -> Int[Tensor, " scored"]:
-    """One position counted from either end, or all of them for None."""
-    n_pos = base.ids.shape[1]
+def scored_positions(
+    base: Trace | Int[Tensor, "batch pos"], pos: int | None
+) -> Int[Tensor, " scored"]:
+    """One position of the prompts counted from either end, or all of them for None."""
+    ids = base if isinstance(base, Tensor) else base.ids
+    n_pos = ids.shape[1]
     if pos is None:
-        return torch.arange(n_pos, device=base.ids.device)
+        return torch.arange(n_pos, device=ids.device)
     if not -n_pos <= pos < n_pos:
         raise InputError(
             f"The scored position is {pos}, but the prompt has {n_pos} tokens: choose one from 0 "
             f"to {n_pos - 1}, or from -1 back to {-n_pos}."
         )
-    return torch.tensor([pos % n_pos], device=base.ids.device)
+    return torch.tensor([pos % n_pos], device=ids.device)
 
 
 def replay_rows(
@@ -123,13 +129,8 @@ def replay_rows(
     n_layers, device = base.model.cfg.n_layers, base.ids.device
     at = scored.cpu().numpy()
     edits = [_reaching(edit, at, n_layers) for edit in edits]
-    first = first_moments(edits, len(batch), n_layers)
-    edited = first <= moment(whole_site("ln_final_normalized"), n_layers)
-    order = first.argsort(kind="stable")[: edited.sum()]
-    rank = np.empty_like(batch)
-    rank[order] = np.arange(len(order))
-    ranked = [_ranked(edit, rank) for edit in edits]
-    size = batch_size or max(1, max_memory // _row_bytes(base, int(at[-1]) + 1, len(at)))
+    order, ranked = _in_order(edits, first_moments(edits, len(batch), n_layers), n_layers)
+    size = rows_at_once(base.model, int(at[-1]) + 1, len(at), batch_size, max_memory)
     run = _wavefront if isinstance(base.program, Weights) else _whole_runs
     with torch.no_grad():
         if unedited is None:
@@ -151,8 +152,56 @@ def replay_rows(
     return kept
 
 
+def replay_alongside(
+    weights: Weights,
+    ids: Int[Tensor, "prompt pos"],
+    batch: Int[np.ndarray, " row"],
+    edits: Sequence[Edit],
+    scored: Int[Tensor, " scored"],
+) -> tuple[
+    Float[Tensor, "ran scored d_vocab_out"], Int[np.ndarray, " ran"], Int[np.ndarray, " row"]
+]:
+    """Logits of prompts and of edited runs of them, which go through the model in one pass.
+
+    Args:
+        weights: what they run with.
+        ids: the prompts.
+        batch: which prompt each row edits; the first rows are the prompts themselves.
+        edits: what the rows change, outside attention. A row may take values from another one
+            that is edited before it, or from a prompt's.
+        scored: positions whose logits are wanted, ascending.
+
+    Returns:
+        The logits of all rows that had to be run, which rows these are, and for each row the place
+        of its logits among them: that of its prompt where nothing can differ.
+    """
+    n_layers, at, n_prompts = len(weights.blocks), scored.cpu().numpy(), len(ids)
+    edits = [_reaching(edit, at, n_layers) for edit in edits]
+    first = first_moments(edits, len(batch), n_layers)
+    first[:n_prompts] = moment(whole_site("embed"), n_layers)
+    order, ranked = _in_order(edits, first, n_layers)
+    place = batch.copy()
+    place[order] = np.arange(len(order))
+    base = BaseAlongside(weights, ids, batch[order], int(at[-1]) + 1)
+    return Wavefront(base, batch[order], ranked, first[order], at).logits(), order, place
+
+
+def rows_at_once(
+    model: HookedTransformer, n_pos: int, n_scored: int, batch_size: int | None, max_memory: int
+) -> int:
+    """How many rows may be computed together."""
+    cfg = model.cfg
+    heads = cfg.n_heads * cfg.d_head
+    a_token = 4 * cfg.d_model + 8 * heads + 2 * (cfg.d_mlp or 0)
+    row = cfg.dtype.itemsize * (n_pos * a_token + 2 * n_scored * cfg.d_vocab_out)
+    return batch_size or max(1, max_memory // row)
+
+
 def _wavefront(base: Trace, batch: np.ndarray, edits: list[Edit], scored: np.ndarray) -> Tensor:
-    return Wavefront(base, batch, edits, scored).logits()
+    first = first_moments(edits, len(batch), base.model.cfg.n_layers)
+    edits, first = joining_at_z(base, batch, edits, first, scored)
+    known = TracedBase(base, batch, int(scored[-1]) + 1)
+    return Wavefront(known, batch, edits, first, scored).logits()
 
 
 def _whole_runs(base: Trace, batch: np.ndarray, edits: list[Edit], scored: np.ndarray) -> Tensor:
@@ -180,27 +229,32 @@ def _reaching(edit: Edit, scored: Int[np.ndarray, " scored"], n_layers: int) -> 
     return edit.kept(reaches)
 
 
+def _in_order(
+    edits: Sequence[Edit], first: Int[np.ndarray, " row"], n_layers: int
+) -> tuple[Int[np.ndarray, " edited"], list[Edit]]:
+    """The rows that are edited at all, in the order of their first edit, and the edits of rows
+    counted in that order."""
+    edited = first <= moment(whole_site("ln_final_normalized"), n_layers)
+    order = first.argsort(kind="stable")[: edited.sum()]
+    rank = np.empty_like(first)
+    rank[order] = np.arange(len(order))
+    return order, [_ranked(edit, rank) for edit in edits]
+
+
 def _ranked(edit: Edit, rank: Int[np.ndarray, " row"]) -> Edit:
-    row = rank[edit.row]
+    row, value = rank[edit.row], edit.value
+    if isinstance(value, np.ndarray):
+        value = rank[value]
     if (row[1:] >= row[:-1]).all():
-        return Edit(edit.site, row, edit.index, edit.value)
+        return Edit(edit.site, row, edit.index, value)
     by_row = row.argsort(kind="stable")
-    index = tuple(i[by_row] for i in edit.index)
-    return Edit(edit.site, row[by_row], index, taken(edit.value, by_row))
+    return Edit(edit.site, row, edit.index, value).at(by_row)
 
 
 def _between(edit: Edit, start: int, stop: int) -> Edit:
     lo, hi = edit.row.searchsorted((start, stop)).tolist()
-    index = tuple(i[lo:hi] for i in edit.index)
-    return Edit(edit.site, edit.row[lo:hi] - start, index, edit.value[lo:hi])
-
-
-def _row_bytes(base: Trace, end: int, n_scored: int) -> int:
-    """About what one row holds at its largest moment."""
-    cfg = base.model.cfg
-    heads = cfg.n_heads * cfg.d_head
-    a_token = 4 * cfg.d_model + 8 * heads + 2 * (cfg.d_mlp or 0)
-    return base.final.element_size() * (end * a_token + 2 * n_scored * cfg.d_vocab_out)
+    some = edit.at(slice(lo, hi))
+    return replace(some, row=some.row - start)
 
 
 def _table(base: Trace, site: Site, value: Tensor | float, rows: Int[np.ndarray, " batch"]) -> Edit:

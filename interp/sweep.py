@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from interp.engine import Trace
-from interp.errors import InputError
+from interp.grid import Differs, Grid, Writes, edits_of
+from interp.inputs import Contrast, to_ids
 from interp.metrics import Metric, Runs
-from interp.packing import Edit, on
-from interp.replay import DEFAULT_MEMORY, Progress, replay_rows, scored_positions
-from interp.sites import SITE_KINDS, Site, heads_at, kind_named, kinds_of, whole_site
+from interp.packing import IN_ATTENTION, Edit, on
+from interp.replay import (
+    DEFAULT_MEMORY,
+    Progress,
+    replay_alongside,
+    replay_rows,
+    rows_at_once,
+    scored_positions,
+)
+from interp.sites import Site, whole_site
+from interp.weights import lay_out, obstacles
 
 if TYPE_CHECKING:
-    from transformer_lens import HookedTransformerConfig
-
-_Lines: TypeAlias = Int[np.ndarray, " line"]
-Over: TypeAlias = Sequence[str] | Mapping[str, Sequence[int] | None]
+    from transformer_lens import HookedTransformer
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,124 +41,7 @@ class Donor:
     """
 
     value: Callable[[Site], Tensor]
-    differs: Callable[[Site], Bool[np.ndarray, "batch pos"]]
-
-
-@dataclass(frozen=True, eq=False)
-class Grid:
-    """The cells of a sweep.
-
-    Attributes:
-        kinds: the site kinds that are edited together in every cell, or each by itself where
-            "kind" is a swept axis.
-        axes: the swept axes in order, each with the indices it takes; all other axes of a site
-            are edited as a whole.
-        window: how many layers are edited together, from a cell's layer on.
-    """
-
-    kinds: tuple[str, ...]
-    axes: Mapping[str, Int[np.ndarray, " index"]]
-    window: int = 1
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Cells along each axis."""
-        return tuple(len(indices) for indices in self.axes.values())
-
-    @property
-    def coords(self) -> dict[str, np.ndarray]:
-        """What stands along the axes that do not just count from 0: the indices that were chosen,
-        and names along "kind"."""
-        coords = {axis: i for axis, i in self.axes.items() if (i != np.arange(len(i))).any()}
-        if "kind" in self.axes:
-            coords["kind"] = np.array(self.kinds)[self.axes["kind"]]
-        return coords
-
-    @property
-    def strides(self) -> dict[str, int]:
-        """How many cells on the next index along each axis lies."""
-        return {axis: math.prod(self.shape[i + 1 :]) for i, axis in enumerate(self.axes)}
-
-    @property
-    def n_cells(self) -> int:
-        """Cells in all."""
-        return math.prod(self.shape)
-
-
-# What a sweep runs over when nothing is said.
-_USUAL = {"z": "head", "q": "head", "k": "head", "v": "head", "pattern": "head"}
-
-
-def grid(
-    cfg: HookedTransformerConfig,
-    n_pos: int,
-    kinds: str | Collection[str],
-    over: Over | None,
-    window: int = 1,
-) -> Grid:
-    """A checked Grid.
-
-    Args:
-        cfg: the model's shape.
-        n_pos: the prompts' length.
-        kinds: one site kind, or several that are edited together.
-        over: axes that every kind has, from layer, head, pos, query_pos, key_pos and neuron,
-            and "kind" to edit each kind by itself; or a mapping from axes to the indices to
-            visit (None for all). Left out: layer and head for q, k, v, z and pattern, otherwise
-            layer and pos.
-        window: layers edited together.
-
-    Raises:
-        InputError: a kind, axis or index that the model does not have.
-    """
-    names = (kinds,) if isinstance(kinds, str) else tuple(kinds)
-    if not names:
-        raise InputError(
-            "No site kind came, but a sweep edits at least one: choose one of "
-            f"{', '.join(kinds_of(cfg))}."
-        )
-    for name in names:
-        layer = 0 if kind_named(name).has_layer else None
-        Site(name, layer).check(cfg, n_pos)
-    common = [axis for axis in _axes(names[0]) if all(axis in _axes(name) for name in names)]
-    if over is None:
-        wanted = ("layer", _USUAL.get(names[0], "pos" if "pos" in common else "head"))
-        over = [axis for axis in wanted if axis in common]
-    chosen = over if isinstance(over, Mapping) else dict.fromkeys(over)
-    sizes = {
-        "kind": len(names),
-        "layer": cfg.n_layers - window + 1,
-        "head": min(heads_at(cfg, name) for name in names),
-        "neuron": cfg.d_mlp or 0,
-        **dict.fromkeys(("pos", "query_pos", "key_pos"), n_pos),
-    }
-    if not 1 <= window <= cfg.n_layers or (window > 1 and "layer" not in chosen):
-        raise InputError(
-            f"The window is {window} layers, but the model has {cfg.n_layers}: choose 1 to "
-            f"{cfg.n_layers}, and sweep over layer when it is more than 1."
-        )
-    axes: dict[str, np.ndarray] = {}
-    allowed = (*common, "kind")
-    for axis, indices in chosen.items():
-        if axis not in allowed:
-            raise InputError(
-                f"Axis {axis!r} was to be swept, but {' and '.join(names)} can be swept over "
-                f"{', '.join(allowed)}: choose among these."
-            )
-        picked = range(sizes[axis]) if indices is None else list(indices)
-        wrong = [i for i in picked if not 0 <= i < sizes[axis]]
-        if wrong or not picked:
-            raise InputError(
-                f"Axis {axis!r} was to take {wrong[0] if wrong else 'no index'}, but it goes from "
-                f"0 to {sizes[axis] - 1}: choose indices in that range."
-            )
-        axes[axis] = np.array(picked, dtype=np.int64)
-    return Grid(names, axes, window)
-
-
-def _axes(kind: str) -> tuple[str, ...]:
-    layer = ("layer",) if SITE_KINDS[kind].has_layer else ()
-    return (*layer, *SITE_KINDS[kind].axes)
+    differs: Differs
 
 
 @dataclass(frozen=True, eq=False)
@@ -182,7 +70,12 @@ def sweep(
     progress: Progress | None = None,
 ) -> Scores:
     """The metrics of one edited run for each cell and prompt."""
-    edits = _edits(base, donor, cells)
+
+    def given(site: Site, writes: Writes) -> Tensor:
+        at = on(base.ids.device, writes.place)
+        return donor.value(site).flatten(0, len(writes.index)).index_select(0, at)
+
+    edits = edits_of(cells, base.model.cfg, base.ids.shape, donor.differs, given)
     n_batch = len(base.ids)
     prompts = np.arange(n_batch)
     everyone = on(base.ids.device, prompts)
@@ -202,7 +95,7 @@ def sweep(
 
         with torch.no_grad():
             unedited = read(runs.base, everyone)
-            given = None if runs.source is None else read(runs.source, everyone)
+            given_runs = None if runs.source is None else read(runs.source, everyone)
         kept = replay_rows(
             base,
             np.tile(prompts, cells.n_cells),
@@ -217,77 +110,76 @@ def sweep(
         for column, i in enumerate(which):
             edited[i] = kept[:, column].view(*cells.shape, n_batch).movedim(-1, 0)
             of_base[i] = unedited[:, column]
-            if given is not None:
-                of_source[i] = given[:, column]
+            if given_runs is not None:
+                of_source[i] = given_runs[:, column]
     of_donor = None if source is None else torch.stack(of_source)
     return Scores(torch.stack(edited), torch.stack(of_base), of_donor)
+
+
+def goes_alongside(
+    model: HookedTransformer,
+    contrast: Contrast,
+    cells: Grid,
+    metrics: Sequence[Metric],
+    batch_size: int | None,
+    max_memory: int,
+) -> bool:
+    """Whether `sweep_alongside` can make this sweep: every row in one batch, scored at the same
+    position, and none edited inside attention, where values that depend on each other are
+    taken from traces."""
+    if obstacles(model.cfg) or not set(IN_ATTENTION).isdisjoint(cells.kinds):
+        return False
+    if len({metric.pos for metric in metrics}) > 1:
+        return False
+    n_scored = contrast.base.shape[1] if metrics[0].pos is None else 1
+    n_most = rows_at_once(model, contrast.base.shape[1], n_scored, batch_size, max_memory)
+    return (cells.n_cells + 2) * len(contrast.base) <= n_most
+
+
+def sweep_alongside(
+    model: HookedTransformer,
+    contrast: Contrast,
+    differs: Differs,
+    cells: Grid,
+    metrics: Sequence[Metric],
+    progress: Progress | None = None,
+) -> Scores:
+    """`sweep` without traces: base and source run and all edited ones go through the model in one
+    pass. The source run is the base run with other embeddings, so what the two share is computed
+    once, and edited rows take their values from it on the way."""
+    ids, source_ids = (to_ids(model, x) for x in (contrast.base, contrast.source))
+    weights, n_pairs = lay_out(model), len(ids)
+    prompts = np.arange(n_pairs)
+    changed = (source_ids != ids).nonzero(as_tuple=True)
+    pair, pos = (i.cpu().numpy() for i in changed)
+    embeds = weights.W_E[source_ids[changed]]
+    edits = [Edit(whole_site("embed"), n_pairs + pair, (pos,), embeds)]
+    for edit in edits_of(
+        cells, model.cfg, ids.shape, differs, lambda site, writes: n_pairs + writes.batch
+    ):
+        edits.append(replace(edit, row=2 * n_pairs + edit.row))
+    scored = scored_positions(ids, metrics[0].pos)
+    batch = np.tile(prompts, cells.n_cells + 2)
+    logits, ran, place = replay_alongside(weights, ids, batch, edits, scored)
+    of_source = on(ids.device, place[n_pairs : 2 * n_pairs])
+    runs = Runs(next_ids(ids)[:, scored], logits[:n_pairs], logits[of_source])
+    with torch.no_grad():
+        prompt = on(ids.device, batch[ran])
+        scores = torch.stack([metric(logits, prompt, runs) for metric in metrics])
+    if progress is not None:
+        progress(cells.n_cells * n_pairs, cells.n_cells * n_pairs)
+    edited = scores[:, on(ids.device, place[2 * n_pairs :])]
+    edited = edited.unflatten(1, (*cells.shape, n_pairs)).movedim(-1, 1)
+    return Scores(edited, scores[:, :n_pairs], scores[:, of_source])
 
 
 def runs_at(base: Trace, source: Trace | None, pos: int | None) -> Runs:
     """The unedited runs at a metric's scored positions."""
     scored = scored_positions(base, pos)
-    next_ids = torch.nn.functional.pad(base.ids[:, 1:], (0, 1), value=-1)[:, scored]
     of_source = None if source is None else source.logits_at(scored)
-    return Runs(next_ids, base.logits_at(scored), of_source)
+    return Runs(next_ids(base.ids)[:, scored], base.logits_at(scored), of_source)
 
 
-def _edits(base: Trace, donor: Donor, cells: Grid) -> list[Edit]:
-    """What the cells write, site by site."""
-    edits, tables = [], {}
-    for first_cell, site in _places(cells, base.model.cfg.n_layers):
-        sizes = dict(zip(SITE_KINDS[site.kind].axes, base.values[site].shape[1:], strict=False))
-        differs = donor.differs(site)
-        # Sites whose values lie and differ alike share a table.
-        alike = (*sizes.items(), differs.tobytes())
-        if alike not in tables:
-            cell, batch, index = _table(cells, sizes, differs)
-            at = np.ravel_multi_index((batch, *index), (len(base.ids), *sizes.values()))
-            tables[alike] = cell * len(base.ids) + batch, index, on(base.ids.device, at)
-        row, index, at = tables[alike]
-        value = donor.value(site).flatten(0, len(sizes)).index_select(0, at)
-        edits.append(Edit(site, row + first_cell * len(base.ids), index, value))
-    return edits
-
-
-def _places(cells: Grid, n_layers: int) -> Iterator[tuple[int, Site]]:
-    """The sites that are edited, each with the first of the cells that edit it."""
-    layers = cells.axes.get("layer", np.arange(n_layers)).tolist()
-    for at_kind, i in enumerate(cells.axes.get("kind", np.arange(len(cells.kinds))).tolist()):
-        kind, first_cell = cells.kinds[i], at_kind * cells.strides.get("kind", 0)
-        if not SITE_KINDS[kind].has_layer:
-            yield first_cell, whole_site(kind)
-            continue
-        for at_layer, layer in enumerate(layers):
-            for later in range(cells.window):
-                at = first_cell + at_layer * cells.strides.get("layer", 0)
-                yield at, whole_site(kind, layer + later)
-
-
-def _table(
-    cells: Grid, sizes: Mapping[str, int], differs: Bool[np.ndarray, "batch pos"]
-) -> tuple[_Lines, _Lines, tuple[_Lines, ...]]:
-    """All writes to a site with axes of these sizes, one a line: which cell writes, counted from
-    the first that edits the site, to which prompt and where."""
-    axes = tuple(sizes)
-    indices = {axis: cells.axes.get(axis, np.arange(size)) for axis, size in sizes.items()}
-    # Swept axes first, so that the table comes out sorted by cell.
-    swept = [axis for axis in cells.axes if axis in axes]
-    order = [*swept, "batch", *(axis for axis in axes if axis not in swept)]
-    at = "query_pos" if "query_pos" in axes else "pos"
-    writes = _spread(differs[:, indices[at]], ("batch", at), order)
-    if "key_pos" in axes:
-        seen = indices["key_pos"] <= indices["query_pos"][:, None]
-        writes = writes & _spread(seen, ("query_pos", "key_pos"), order)
-    counts = {"batch": len(differs)} | {axis: len(i) for axis, i in indices.items()}
-    where = np.broadcast_to(writes, [counts[axis] for axis in order]).nonzero()
-    nth = dict(zip(order, where, strict=True))
-    cell = np.zeros_like(nth["batch"])
-    for axis in swept:
-        cell = cell + nth[axis] * cells.strides[axis]
-    return cell, nth["batch"], tuple(indices[axis][nth[axis]] for axis in axes)
-
-
-def _spread(value: np.ndarray, axes: Sequence[str], order: Sequence[str]) -> np.ndarray:
-    """An array with these axes as one with all axes in `order`, of size 1 where it has none."""
-    value = value.transpose([axes.index(axis) for axis in order if axis in axes])
-    return value[tuple(slice(None) if axis in axes else None for axis in order)]
+def next_ids(ids: Int[Tensor, "batch pos"]) -> Int[Tensor, "batch pos"]:
+    """The token after each position, -1 at the end."""
+    return torch.nn.functional.pad(ids[:, 1:], (0, 1), value=-1)

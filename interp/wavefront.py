@@ -2,10 +2,9 @@
 
 A *row* is one edited run of one prompt. It joins the wavefront at the first site that it edits,
 so nothing before that is computed; it carries only the tokens whose activations may differ from
-the base run, and every value it does not carry is read from the base trace. Attention is where
-an edit spreads: from there on a row carries the suffix that starts at its first changed key or
-value. In the last layer only the scored positions go on. Rows whose first edit lies inside
-attention join at z (see `interp.entering`).
+the base run, and every value it does not carry is read from there (see `interp.base_run`).
+Attention is where an edit spreads: from there on a row carries the suffix that starts at its
+first changed key or value. In the last layer only the scored positions go on.
 
 Tokens of all rows are packed along one axis, sorted by row and then by position. Only attention
 needs them padded; everything else is position by position.
@@ -14,7 +13,7 @@ needs them padded; everything else is position by position.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -24,20 +23,17 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from interp.attending import OwnKeys, row_by_row, spelled_out
-from interp.entering import made_of_z
+from interp.base_run import BaseRun
 from interp.forward import affine, centred, layer_norm, linear, project_qkv, scale_of
 from interp.packing import (
     EVERY,
-    IN_ATTENTION,
     ORDER,
     SOFTMAX,
     Edit,
     Tokens,
-    first_moments,
     joined,
     moment,
     on,
-    put,
     taken,
     where_true,
     write,
@@ -45,7 +41,6 @@ from interp.packing import (
 from interp.sites import Site, whole_site
 
 if TYPE_CHECKING:
-    from interp.engine import Trace
     from interp.weights import MLP, Block, LayerNorm
 
 
@@ -59,17 +54,19 @@ class Wavefront:
 
     def __init__(
         self,
-        base: Trace,
+        base: BaseRun,
         batch: Int[np.ndarray, " row"],
         edits: Sequence[Edit],
+        first: Int[np.ndarray, " row"],
         scored: Int[np.ndarray, " scored"],
     ) -> None:
         """
         Args:
-            base: a trace that kept what the edits read, see `interp.replay.sites_read`.
-            batch: which prompt of `base` each row edits. Rows must come in the order of their
-                first edit (see `moment`).
+            base: the runs that are edited.
+            batch: which prompt each row edits. The base's own rows come first, the others in the
+                order of their first edit.
             edits: what the rows change; every cell must be able to reach a scored position.
+            first: the moment of each row's first edit.
             scored: the positions whose logits are wanted, ascending.
         """
         self.base, self.weights, self.batch, self.scored = base, base.weights, batch, scored
@@ -80,49 +77,12 @@ class Wavefront:
             self.edits.setdefault(edit.site, []).append(edit)
         self.is_scored = np.zeros(self.end, dtype=bool)
         self.is_scored[scored] = True
-        self._plan_joins(first_moments(edits, len(batch), self.n_layers))
-        none = np.zeros(0, dtype=np.int64)
-        self.tokens = Tokens(none, none, self.end)
-        self.live: dict[Site, Tensor] = {}
-
-    def _plan_joins(self, first: Int[np.ndarray, " row"]) -> None:
-        """Which tokens join at which moment, where `first` is when each row is first edited."""
-        self._enter_at_z(first)
-        edits = (edit for of_site in self.edits.values() for edit in of_site)
-        tokens = Tokens.edited(edits, len(self.batch), self.end)
-        # Rows come in the order of their first edit, so what joins together lies together.
-        when = first[tokens.row]
-        starts = [0, *(np.diff(when).nonzero()[0] + 1), len(when)]
-        self.joins = {
-            int(when[start]): tokens.at(slice(start, stop))
-            for start, stop in pairwise(starts)
-            if start < stop
+        self.joins = _joins(Tokens.edited(edits, len(batch), self.end), first)
+        self.tokens, embed, pos_embed = base.begin()
+        self.live: dict[Site, Tensor] = {
+            whole_site("embed"): embed,
+            whole_site("pos_embed"): pos_embed,
         }
-
-    def _enter_at_z(self, first: Int[np.ndarray, " row"]) -> None:
-        """Let rows that would join inside attention join at z, with what they make of it."""
-        starting: dict[str, list[Edit]] = {}
-        for site in [site for site in self.edits if site.kind in IN_ATTENTION]:
-            edits, self.edits[site] = self.edits[site], []
-            for edit in edits:
-                starts = first[edit.row] == moment(site, self.n_layers)
-                n_starting = int(starts.sum())
-                if n_starting == len(starts):
-                    starting.setdefault(site.kind, []).append(edit)
-                elif n_starting == 0:
-                    self.edits[site].append(edit)
-                else:
-                    starting.setdefault(site.kind, []).append(edit.kept(starts))
-                    self.edits[site].append(edit.kept(~starts))
-        if starting:
-            layer = first // len(ORDER)
-            made = made_of_z(self.base, self.batch, layer, starting, self.scored)
-            for at, edit in made.items():
-                z = whole_site("z", at)
-                self.edits[z] = [edit, *self.edits.get(z, ())]
-                first[first == moment(whole_site("q", at), self.n_layers)] = moment(
-                    z, self.n_layers
-                )
 
     def logits(self) -> Float[Tensor, "row scored d_vocab_out"]:
         """Run the rows to the end."""
@@ -135,9 +95,8 @@ class Wavefront:
         """What the unembedding reads."""
         weights, live = self.weights, self.live
         embed, pos_embed = whole_site("embed"), whole_site("pos_embed")
-        start = min(self.joins, default=0) // len(ORDER)
-        empty = weights.W_E.new_zeros(0, weights.W_E.shape[1])
-        live[embed], live[pos_embed] = empty, empty
+        # Nothing is carried before the first row joins, unless the base's own are.
+        start = 0 if len(self.tokens) else min(self.joins, default=0) // len(ORDER)
         self._reach(embed)
         self._reach(pos_embed)
         x = live.pop(embed) + live.pop(pos_embed)
@@ -210,20 +169,11 @@ class Wavefront:
         this site are written."""
         joining = self.joins.pop(moment(site, self.n_layers), None)
         if joining is not None:
+            held = self.base.held(self.tokens, joining)
             self.tokens = self.tokens.followed_by(joining)
-            at = self._in_base(joining)
             for name, value in self.live.items():
-                self.live[name] = torch.cat([value, self._base(name, at)])
+                self.live[name] = torch.cat([value, held(name, value)])
         write(self.edits.get(site, ()), self.tokens, self.live[site])
-
-    def _in_base(self, tokens: Tokens) -> Int[Tensor, " token"]:
-        """Where some tokens stand among those of the base run."""
-        n_pos = self.base.ids.shape[1]
-        return on(self.base.ids.device, self.batch[tokens.row] * n_pos + tokens.pos)
-
-    def _base(self, site: Site, at: Int[Tensor, " token"]) -> Tensor:
-        """The base run's values at these places."""
-        return self.base.values[site].flatten(0, 1).index_select(0, at)
 
     def _attend(self, layer: int, block: Block, read: Float[Tensor, "token d_model"]) -> None:
         """From what attention reads to z, on the tokens at which z may have changed."""
@@ -240,8 +190,9 @@ class Wavefront:
         for site in (k_at, v_at):
             self._reach(site)
         own = OwnKeys(self.tokens, live.pop(k_at), live.pop(v_at))
-        self._grow_to(self.tokens.onwards(self.scored if last else None))
-        q = self._carried(q_at, q, asking)
+        before, self.tokens = self.tokens, self.tokens.onwards(self.scored if last else None)
+        live.update(self._carry(live, before))
+        q = self._carry({q_at: q}, asking)[q_at]
         live[whole_site("z", layer)] = self._mixed(layer, block, q, own)
 
     def _qkv(
@@ -261,31 +212,26 @@ class Wavefront:
         self, layer: int, block: Block, q: Float[Tensor, "token head d_head"], own: OwnKeys
     ) -> Float[Tensor, "token head d_head"]:
         """What each token's heads read; every row has keys and values of its own."""
-        tokens, end = self.tokens, self.end
-        K, V = (self.base.values[whole_site(kind, layer)][:, :end] for kind in "kv")
+        tokens, n_scored = self.tokens, len(self.scored)
+        last = layer == self.n_layers - 1
+        K, V, own = self.base.keys(layer, own)
         edits = {kind: self.edits.get(whole_site(kind, layer), ()) for kind in SOFTMAX}
-        one_asks = layer == self.n_layers - 1 and len(self.scored) == 1
-        if one_asks and 3 * len(own.at) < 2 * end * len(tokens):
+        if last and n_scored == 1 and 3 * len(own.at) < 2 * self.end * len(tokens):
             # What rows see in place of the base run's keys takes less time than a copy of all keys.
             group = self.batch[tokens.row]
             return spelled_out(q, tokens, group, K, V, block.attn_scale, edits, own)
         rows = self.batch[: tokens.row[-1] + 1]
-        return row_by_row(q, tokens, own, rows, K, V, block.attn_scale, edits)
+        n_whole = 0 if last and n_scored < self.end else self.base.n_rows
+        return row_by_row(q, tokens, own, rows, K, V, block.attn_scale, edits, n_whole)
 
-    def _grow_to(self, tokens: Tokens) -> None:
-        """Carry these tokens from here on."""
-        before, self.tokens = self.tokens, tokens
-        for site, value in self.live.items():
-            self.live[site] = self._carried(site, value, before)
-
-    def _carried(self, site: Site, value: Float[Tensor, "some ..."], some: Tokens) -> Tensor:
-        """What the carried tokens hold, where `value` is known of some; of others it is the base
-        run's."""
-        if some is self.tokens or np.array_equal(some.key, self.tokens.key):
-            return value
-        at, here = self.tokens.find(some.key)
-        kept = where_true(here)
-        return put(self._base(site, self._in_base(self.tokens)), at[kept], taken(value, kept))
+    def _carry(
+        self, values: Mapping[Site, Float[Tensor, "known ..."]], known: Tokens
+    ) -> dict[Site, Float[Tensor, "token ..."]]:
+        """What the carried tokens hold of sites that are known of others."""
+        if known is self.tokens or np.array_equal(known.key, self.tokens.key):
+            return dict(values)
+        held = self.base.held(known, self.tokens)
+        return {site: held(site, value) for site, value in values.items()}
 
     def _scored_logits(
         self, logits: Float[Tensor, "token d_vocab_out"]
@@ -294,9 +240,21 @@ class Wavefront:
         if len(logits) == n_rows * n_scored:
             return logits.unflatten(0, (n_rows, n_scored))
         device = logits.device
-        out = self.base.logits_at(on(device, self.scored))[on(device, self.batch)]
+        out = self.base.logits(self.scored, logits)[on(device, self.batch)]
         place = np.zeros(self.end, dtype=np.int64)
         place[self.scored] = np.arange(n_scored)
         at = self.tokens.row * n_scored + place[self.tokens.pos]
         out.flatten(0, 1).index_copy_(0, on(device, at), logits)
         return out
+
+
+def _joins(tokens: Tokens, first: Int[np.ndarray, " row"]) -> dict[int, Tokens]:
+    """Which of the edited tokens join at which moment. Rows come in the order of their first edit,
+    so what joins together lies together."""
+    when = first[tokens.row]
+    starts = [0, *(np.diff(when).nonzero()[0] + 1), len(when)]
+    return {
+        int(when[start]): tokens.at(slice(start, stop))
+        for start, stop in pairwise(starts)
+        if start < stop
+    }

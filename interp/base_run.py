@@ -1,0 +1,129 @@
+"""Where a wavefront finds what its rows do not carry: in a trace, or in the run beside them.
+
+The tokens that rows carry change on the way: rows join, and edits spread. Of what is carried from
+then on some is known, and the rest is as in the run that the row edits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
+
+import numpy as np
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from interp.attending import OwnKeys
+from interp.packing import Tokens, on, put, taken, where_true
+from interp.sites import Site, whole_site
+
+if TYPE_CHECKING:
+    from interp.engine import Trace
+    from interp.weights import Weights
+
+# What a site holds at the tokens that are wanted, from what it holds at those that are known.
+Held: TypeAlias = Callable[[Site, Float[Tensor, "known ..."]], Float[Tensor, "wanted ..."]]
+_Keys: TypeAlias = Float[Tensor, "prompt key head d_head"]
+
+
+@runtime_checkable
+class BaseRun(Protocol):
+    """The runs that a wavefront's rows edit, one for each prompt.
+
+    Attributes:
+        weights: what they run with.
+        n_rows: how many of the wavefront's first rows are these runs themselves.
+    """
+
+    weights: Weights
+    n_rows: int
+
+    def begin(
+        self,
+    ) -> tuple[Tokens, Float[Tensor, "token d_model"], Float[Tensor, "token d_model"]]:
+        """The tokens that are carried before any row joins, and what embed and pos_embed hold."""
+        ...
+
+    def held(self, known: Tokens, wanted: Tokens) -> Held:
+        """What sites hold at the wanted tokens: what is known where it is, else the base run's."""
+        ...
+
+    def keys(self, layer: int, own: OwnKeys) -> tuple[_Keys, _Keys, OwnKeys]:
+        """Keys and values of each prompt, and those that rows see in their place."""
+        ...
+
+    def logits(
+        self, scored: Int[np.ndarray, " scored"], carried: Float[Tensor, "token d_vocab_out"]
+    ) -> Float[Tensor, "prompt scored d_vocab_out"]:
+        """The base run's logits at the scored positions, where `carried` are those of all tokens
+        that arrive."""
+        ...
+
+
+class TracedBase:
+    """Base runs of which a trace kept what the edits read, see `interp.replay.sites_read`."""
+
+    n_rows = 0
+
+    def __init__(self, trace: Trace, batch: Int[np.ndarray, " row"], end: int) -> None:
+        """`batch` is which prompt each row edits; tokens from position `end` on do not matter."""
+        self.weights, self._trace, self._batch, self._end = trace.weights, trace, batch, end
+
+    def begin(self) -> tuple[Tokens, Tensor, Tensor]:
+        none, W_E = np.zeros(0, dtype=np.int64), self.weights.W_E
+        empty = W_E.new_zeros(0, W_E.shape[1])
+        return Tokens(none, none, self._end), empty, empty
+
+    def held(self, known: Tokens, wanted: Tokens) -> Held:
+        ids = self._trace.ids
+        in_base = on(ids.device, self._batch[wanted.row] * ids.shape[1] + wanted.pos)
+        at, here = wanted.find(known.key)
+        kept = where_true(here)
+
+        def of(site: Site, value: Tensor) -> Tensor:
+            of_base = self._trace.values[site].flatten(0, 1).index_select(0, in_base)
+            return put(of_base, at[kept], taken(value, kept)) if here.any() else of_base
+
+        return of
+
+    def keys(self, layer: int, own: OwnKeys) -> tuple[_Keys, _Keys, OwnKeys]:
+        K, V = (self._trace.values[whole_site(kind, layer)][:, : self._end] for kind in "kv")
+        return K, V, own
+
+    def logits(self, scored: Int[np.ndarray, " scored"], carried: Tensor) -> Tensor:
+        return self._trace.logits_at(on(carried.device, scored))
+
+
+class BaseAlongside:
+    """Base runs that go through the model together with their edits, as the first rows."""
+
+    def __init__(
+        self,
+        weights: Weights,
+        ids: Int[Tensor, "prompt pos"],
+        batch: Int[np.ndarray, " row"],
+        end: int,
+    ) -> None:
+        """`batch` is which prompt each row edits; tokens from position `end` on do not matter."""
+        self.weights, self._batch, self._end = weights, batch, end
+        self._ids, self.n_rows = ids[:, :end], len(ids)
+
+    def begin(self) -> tuple[Tokens, Tensor, Tensor]:
+        tokens = Tokens.of(np.arange(self._ids.numel()), self._end)
+        pos_embed = self.weights.W_pos[: self._end].repeat(self.n_rows, 1)
+        return tokens, self.weights.W_E[self._ids.flatten()], pos_embed
+
+    def held(self, known: Tokens, wanted: Tokens) -> Held:
+        at, here = known.find(wanted.key)
+        of_base, _ = known.find(self._batch[wanted.row] * self._end + wanted.pos)
+        at = on(self._ids.device, np.where(here, at, of_base))
+        return lambda site, value: value.index_select(0, at)
+
+    def keys(self, layer: int, own: OwnKeys) -> tuple[_Keys, _Keys, OwnKeys]:
+        n, prompts = self._ids.numel(), self._ids.shape
+        K, V = (x[:n].unflatten(0, prompts) for x in (own.k, own.v))
+        return K, V, OwnKeys(own.at.at(slice(n, None)), own.k[n:], own.v[n:])
+
+    def logits(self, scored: Int[np.ndarray, " scored"], carried: Tensor) -> Tensor:
+        n_scored = len(scored)
+        return carried[: self.n_rows * n_scored].unflatten(0, (self.n_rows, n_scored))
