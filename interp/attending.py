@@ -76,10 +76,14 @@ def row_by_row(
     for i, some in enumerate(prompts.split(step)):
         first, here = n_whole + i * step, slice(*of_q[i : i + 2])
         theirs = slice(*of_k[i : i + 2])
-        K_rows, V_rows = (every.index_select(0, some) for every in (K, V))
-        at = at_own[theirs] - first * n_keys
-        K_rows.flatten(0, 1).index_copy_(0, at, own.k[theirs])
-        V_rows.flatten(0, 1).index_copy_(0, at, own.v[theirs])
+        n_own = theirs.stop - theirs.start
+        if n_own == len(some) * n_keys:  # nothing of the prompt's is seen
+            K_rows, V_rows = (x[theirs].unflatten(0, (-1, n_keys)) for x in (own.k, own.v))
+        else:
+            K_rows, V_rows = (every.index_select(0, some) for every in (K, V))
+            at = at_own[theirs] - first * n_keys
+            K_rows.flatten(0, 1).index_copy_(0, at, own.k[theirs])
+            V_rows.flatten(0, 1).index_copy_(0, at, own.v[theirs])
         asking = tokens.at(here)
         group = asking.row - first
         if edited.isdisjoint(range(first, first + len(some))):

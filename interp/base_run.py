@@ -110,8 +110,9 @@ class BaseAlongside:
 
     def begin(self) -> tuple[Tokens, Tensor, Tensor]:
         tokens = Tokens.of(np.arange(self._ids.numel()), self._end)
-        pos_embed = self.weights.W_pos[: self._end].repeat(self.n_rows, 1)
-        return tokens, self.weights.W_E[self._ids.flatten()], pos_embed
+        embed = self.weights.W_E.index_select(0, self._ids.flatten())
+        pos_embed = self.weights.W_pos[: self._end].expand(self.n_rows, -1, -1).flatten(0, 1)
+        return tokens, embed, pos_embed
 
     def held(self, known: Tokens, wanted: Tokens) -> Held:
         at, here = known.find(wanted.key)
@@ -121,7 +122,8 @@ class BaseAlongside:
 
     def keys(self, layer: int, own: OwnKeys) -> tuple[_Keys, _Keys, OwnKeys]:
         n, prompts = self._ids.numel(), self._ids.shape
-        K, V = (x[:n].unflatten(0, prompts) for x in (own.k, own.v))
+        # Rows gather from these over and over, which takes longer where they lie strewn.
+        K, V = (x[:n].contiguous().unflatten(0, prompts) for x in (own.k, own.v))
         return K, V, OwnKeys(own.at.at(slice(n, None)), own.k[n:], own.v[n:])
 
     def logits(self, scored: Int[np.ndarray, " scored"], carried: Tensor) -> Tensor:

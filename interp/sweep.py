@@ -150,10 +150,10 @@ def sweep_alongside(
     ids, source_ids = (to_ids(model, x) for x in (contrast.base, contrast.source))
     weights, n_pairs = lay_out(model), len(ids)
     prompts = np.arange(n_pairs)
-    changed = (source_ids != ids).nonzero(as_tuple=True)
-    pair, pos = (i.cpu().numpy() for i in changed)
-    embeds = weights.W_E[source_ids[changed]]
-    edits = [Edit(whole_site("embed"), n_pairs + pair, (pos,), embeds)]
+    embed = whole_site("embed")
+    pair, pos = differs(embed).nonzero()
+    of_source = weights.W_E[source_ids[on(ids.device, pair), on(ids.device, pos)]]
+    edits = [Edit(embed, n_pairs + pair, (pos,), of_source)]
     for edit in edits_of(
         cells, model.cfg, ids.shape, differs, lambda site, writes: n_pairs + writes.batch
     ):

@@ -13,7 +13,7 @@ needs them padded; everything else is position by position.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -191,8 +191,15 @@ class Wavefront:
             self._reach(site)
         own = OwnKeys(self.tokens, live.pop(k_at), live.pop(v_at))
         before, self.tokens = self.tokens, self.tokens.onwards(self.scored if last else None)
-        live.update(self._carry(live, before))
-        q = self._carry({q_at: q}, asking)[q_at]
+        if asking is before:
+            live[q_at] = q
+            self._carry(live, before)
+            q = live.pop(q_at)
+        else:
+            self._carry(live, before)
+            held = {q_at: q}
+            self._carry(held, asking)
+            q = held[q_at]
         live[whole_site("z", layer)] = self._mixed(layer, block, q, own)
 
     def _qkv(
@@ -224,14 +231,13 @@ class Wavefront:
         n_whole = 0 if last and n_scored < self.end else self.base.n_rows
         return row_by_row(q, tokens, own, rows, K, V, block.attn_scale, edits, n_whole)
 
-    def _carry(
-        self, values: Mapping[Site, Float[Tensor, "known ..."]], known: Tokens
-    ) -> dict[Site, Float[Tensor, "token ..."]]:
-        """What the carried tokens hold of sites that are known of others."""
+    def _carry(self, values: dict[Site, Tensor], known: Tokens) -> None:
+        """Turn what sites hold at the known tokens into what they hold at the carried ones."""
         if known is self.tokens or np.array_equal(known.key, self.tokens.key):
-            return dict(values)
+            return
         held = self.base.held(known, self.tokens)
-        return {site: held(site, value) for site, value in values.items()}
+        for site, value in values.items():
+            values[site] = held(site, value)
 
     def _scored_logits(
         self, logits: Float[Tensor, "token d_vocab_out"]
