@@ -105,11 +105,12 @@ def fused(
     """Attention in one kernel, of tokens in the order of group and position, none twice."""
     first, (n_groups, n_keys) = int(pos.min()), K.shape[:2]
     slots = (n_groups, n_keys - first)
+    seen = visible[first:] if first else None
     if len(q) == slots[0] * slots[1]:
-        return attention(q.unflatten(0, slots), K, V, attn_scale, visible[first:]).flatten(0, 1)
+        return attention(q.unflatten(0, slots), K, V, attn_scale, seen).flatten(0, 1)
     at = on(q.device, group * slots[1] + (pos - first))
     padded = q.new_zeros(slots[0] * slots[1], *q.shape[1:]).index_copy_(0, at, q)
-    z = attention(padded.unflatten(0, slots), K, V, attn_scale, visible[first:])
+    z = attention(padded.unflatten(0, slots), K, V, attn_scale, seen)
     return z.flatten(0, 1).index_select(0, at)
 
 

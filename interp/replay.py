@@ -225,7 +225,8 @@ def _reaching(edit: Edit, scored: Int[np.ndarray, " scored"], n_layers: int) -> 
     if moment(edit.site, n_layers) < last_attention or edit.site.kind in ("k", "v"):
         reaches = edit.pos <= scored[-1]
     else:
-        reaches = np.isin(edit.pos, scored)
+        nearest = scored[np.minimum(scored.searchsorted(edit.pos), len(scored) - 1)]
+        reaches = nearest == edit.pos
     return edit.kept(reaches)
 
 

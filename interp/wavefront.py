@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 # The most tokens that an MLP reads together: what is larger does not stay in the cache, and memory
 # fresh from the system costs more than what is written to it.
-_TOKENS = 512
+_TOKENS = 1024
 
 
 class Wavefront:
