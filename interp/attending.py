@@ -73,6 +73,9 @@ def row_by_row(
         whole = slice(n_whole * n_keys)
         of_prompts = q[whole].unflatten(0, (n_whole, n_keys))
         z[whole] = attention(of_prompts, K, V, attn_scale).flatten(0, 1)
+    if len(own.at) < len(prompts) * n_keys:
+        # Rows gather from these over and over, which takes longer where they lie strewn.
+        K, V = K.contiguous(), V.contiguous()
     for i, some in enumerate(prompts.split(step)):
         first, here = n_whole + i * step, slice(*of_q[i : i + 2])
         theirs = slice(*of_k[i : i + 2])

@@ -122,8 +122,7 @@ class BaseAlongside:
 
     def keys(self, layer: int, own: OwnKeys) -> tuple[_Keys, _Keys, OwnKeys]:
         n, prompts = self._ids.numel(), self._ids.shape
-        # Rows gather from these over and over, which takes longer where they lie strewn.
-        K, V = (x[:n].contiguous().unflatten(0, prompts) for x in (own.k, own.v))
+        K, V = (x[:n].unflatten(0, prompts) for x in (own.k, own.v))
         return K, V, OwnKeys(own.at.at(slice(n, None)), own.k[n:], own.v[n:])
 
     def logits(self, scored: Int[np.ndarray, " scored"], carried: Tensor) -> Tensor:
