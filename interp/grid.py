@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -35,11 +36,13 @@ class Grid:
         axes: the swept axes in order, each with the indices it takes; all other axes of a site
             are edited as a whole.
         window: how many layers are edited together, from a cell's layer on.
+        as_written: for kinds that are written at other kinds of site, at which.
     """
 
     kinds: tuple[str, ...]
     axes: Mapping[str, Int[np.ndarray, " index"]]
     window: int = 1
+    as_written: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -54,6 +57,15 @@ class Grid:
         if "kind" in self.axes:
             coords["kind"] = np.array(self.kinds)[self.axes["kind"]]
         return coords
+
+    @property
+    def written(self) -> list[tuple[str, ...]]:
+        """The kinds of site that are written together: in every cell, or for each index along
+        "kind"."""
+        each = [self.as_written.get(kind, (kind,)) for kind in self.kinds]
+        if "kind" in self.axes:
+            return [each[i] for i in self.axes["kind"]]
+        return [tuple(dict.fromkeys(itertools.chain(*each)))]
 
     @property
     def strides(self) -> dict[str, int]:
@@ -199,15 +211,16 @@ def edits_of(
 def _places(cells: Grid, n_layers: int) -> Iterator[tuple[int, Site]]:
     """The sites that are edited, each with the first of the cells that edit it."""
     layers = cells.axes.get("layer", np.arange(n_layers)).tolist()
-    for at_kind, i in enumerate(cells.axes.get("kind", np.arange(len(cells.kinds))).tolist()):
-        kind, first_cell = cells.kinds[i], at_kind * cells.strides.get("kind", 0)
-        if not SITE_KINDS[kind].has_layer:
-            yield first_cell, whole_site(kind)
-            continue
-        for at_layer, layer in enumerate(layers):
-            for later in range(cells.window):
-                at = first_cell + at_layer * cells.strides.get("layer", 0)
-                yield at, whole_site(kind, layer + later)
+    for nth, kinds in enumerate(cells.written):
+        first_cell = nth * cells.strides.get("kind", 0)
+        for kind in kinds:
+            if not SITE_KINDS[kind].has_layer:
+                yield first_cell, whole_site(kind)
+                continue
+            for at_layer, layer in enumerate(layers):
+                for later in range(cells.window):
+                    at = first_cell + at_layer * cells.strides.get("layer", 0)
+                    yield at, whole_site(kind, layer + later)
 
 
 def _table(cells: Grid, sizes: Mapping[str, int], differs: Bool[np.ndarray, "batch pos"]) -> Writes:

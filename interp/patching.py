@@ -8,7 +8,9 @@ it necessary?): `Contrast.reversed()` turns one into the other. The two are not 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,14 +24,16 @@ from interp.fractions import recovered
 from interp.grid import Differs, Grid, Over, grid
 from interp.inputs import Contrast
 from interp.metrics import Metric, as_metric
+from interp.packing import SOFTMAX
 from interp.replay import DEFAULT_MEMORY, Progress, sites_read
 from interp.result_sets import labelled_set
 from interp.results import prompt_strings
 from interp.sites import Site
 from interp.sweep import Donor, goes_alongside, sweep, sweep_alongside
+from interp.weights import obstacles
 
 if TYPE_CHECKING:
-    from transformer_lens import HookedTransformer
+    from transformer_lens import HookedTransformer, HookedTransformerConfig
 
 AnyMetric = Metric | Callable[[Tensor], Tensor]
 
@@ -85,12 +89,16 @@ def activation_patching(
     """
     several = isinstance(metric, Sequence)
     metrics = [as_metric(m) for m in (metric if isinstance(metric, Sequence) else [metric])]
-    cells = grid(model.cfg, contrast.base.shape[1], kinds, over, window)
+    cells = _by_queries_and_keys(
+        model.cfg, grid(model.cfg, contrast.base.shape[1], kinds, over, window)
+    )
     if goes_alongside(model, contrast, cells, metrics, batch_size, max_memory):
         scores = sweep_alongside(model, contrast, differs(contrast), cells, metrics, progress)
     else:
         with torch.inference_mode():
-            source, base = both_runs(model, contrast, sites_read(model.cfg, cells.kinds))
+            source, base = both_runs(
+                model, contrast, sites_read(model.cfg, set(itertools.chain(*cells.written)))
+            )
         scores = sweep(
             base,
             Donor(lambda site: source.values[site], differs(contrast)),
@@ -120,6 +128,14 @@ def activation_patching(
     names = xr.DataArray([m.name for m in metrics], dims="metric", name="metric")
     joined = xr.concat(parts, dim=names, combine_attrs="drop_conflicts")
     return joined.assign_coords(units=("metric", [m.units for m in metrics]))
+
+
+def _by_queries_and_keys(cfg: HookedTransformerConfig, cells: Grid) -> Grid:
+    """Patterns and scores that come whole from the source run are what its queries and keys make.
+    Those are fewer numbers, and nothing between them and z is looked at."""
+    if obstacles(cfg) or not {"query_pos", "key_pos"}.isdisjoint(cells.axes):
+        return cells
+    return replace(cells, as_written=dict.fromkeys(SOFTMAX, ("q", "k")))
 
 
 def both_runs(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -127,7 +128,7 @@ def goes_alongside(
     """Whether `sweep_alongside` can make this sweep: every row in one batch, scored at the same
     position, and none edited inside attention, where values that depend on each other are
     taken from traces."""
-    if obstacles(model.cfg) or not set(IN_ATTENTION).isdisjoint(cells.kinds):
+    if obstacles(model.cfg) or not set(IN_ATTENTION).isdisjoint(itertools.chain(*cells.written)):
         return False
     if len({metric.pos for metric in metrics}) > 1:
         return False
