@@ -13,9 +13,8 @@ import numpy as np
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from interp.attending import OwnKeys
 from interp.packing import Tokens, on, put, taken, where_true
-from interp.sites import Site, whole_site
+from interp.sites import Site
 
 if TYPE_CHECKING:
     from interp.engine import Trace
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
 
 # What a site holds at the tokens that are wanted, from what it holds at those that are known.
 Held: TypeAlias = Callable[[Site, Float[Tensor, "known ..."]], Float[Tensor, "wanted ..."]]
-_Keys: TypeAlias = Float[Tensor, "prompt key head d_head"]
 
 
 @runtime_checkable
@@ -44,12 +42,17 @@ class BaseRun(Protocol):
         """The tokens that are carried before any row joins, and what embed and pos_embed hold."""
         ...
 
-    def held(self, known: Tokens, wanted: Tokens) -> Held:
-        """What sites hold at the wanted tokens: what is known where it is, else the base run's."""
+    def held(
+        self, known: Tokens, wanted: Tokens, head: Int[np.ndarray, " wanted"] | None = None
+    ) -> Held:
+        """What sites hold at the wanted tokens, or with `head` what one head of each holds: what
+        is known where it is, else the base run's."""
         ...
 
-    def keys(self, layer: int, own: OwnKeys) -> tuple[_Keys, _Keys, OwnKeys]:
-        """Keys and values of each prompt, and those that rows see in their place."""
+    def whole(
+        self, site: Site, carried: Float[Tensor, "token ..."]
+    ) -> Float[Tensor, "prompt pos ..."]:
+        """What a site holds of all prompts, where `carried` is what it holds of all tokens."""
         ...
 
     def logits(
@@ -74,21 +77,28 @@ class TracedBase:
         empty = W_E.new_zeros(0, W_E.shape[1])
         return Tokens(none, none, self._end), empty, empty
 
-    def held(self, known: Tokens, wanted: Tokens) -> Held:
+    def held(
+        self, known: Tokens, wanted: Tokens, head: Int[np.ndarray, " wanted"] | None = None
+    ) -> Held:
         ids = self._trace.ids
         in_base = on(ids.device, self._batch[wanted.row] * ids.shape[1] + wanted.pos)
+        if head is not None:  # of rows that have not joined
+            at_head = on(ids.device, head)
+            return lambda site, _: self._flat(site)[in_base, at_head]
         at, here = wanted.find(known.key)
         kept = where_true(here)
 
         def of(site: Site, value: Tensor) -> Tensor:
-            of_base = self._trace.values[site].flatten(0, 1).index_select(0, in_base)
+            of_base = self._flat(site).index_select(0, in_base)
             return put(of_base, at[kept], taken(value, kept)) if here.any() else of_base
 
         return of
 
-    def keys(self, layer: int, own: OwnKeys) -> tuple[_Keys, _Keys, OwnKeys]:
-        K, V = (self._trace.values[whole_site(kind, layer)][:, : self._end] for kind in "kv")
-        return K, V, own
+    def _flat(self, site: Site) -> Float[Tensor, "prompt_pos ..."]:
+        return self._trace.values[site].flatten(0, 1)
+
+    def whole(self, site: Site, carried: Tensor) -> Tensor:
+        return self._trace.values[site][:, : self._end]
 
     def logits(self, scored: Int[np.ndarray, " scored"], carried: Tensor) -> Tensor:
         return self._trace.logits_at(on(carried.device, scored))
@@ -114,16 +124,19 @@ class BaseAlongside:
         pos_embed = self.weights.W_pos[: self._end].expand(self.n_rows, -1, -1).flatten(0, 1)
         return tokens, embed, pos_embed
 
-    def held(self, known: Tokens, wanted: Tokens) -> Held:
+    def held(
+        self, known: Tokens, wanted: Tokens, head: Int[np.ndarray, " wanted"] | None = None
+    ) -> Held:
         at, here = known.find(wanted.key)
         of_base, _ = known.find(self._batch[wanted.row] * self._end + wanted.pos)
         at = on(self._ids.device, np.where(here, at, of_base))
+        if head is not None:
+            at_head = on(at.device, head)
+            return lambda site, value: value[at, at_head]
         return lambda site, value: value.index_select(0, at)
 
-    def keys(self, layer: int, own: OwnKeys) -> tuple[_Keys, _Keys, OwnKeys]:
-        n, prompts = self._ids.numel(), self._ids.shape
-        K, V = (x[:n].unflatten(0, prompts) for x in (own.k, own.v))
-        return K, V, OwnKeys(own.at.at(slice(n, None)), own.k[n:], own.v[n:])
+    def whole(self, site: Site, carried: Tensor) -> Tensor:
+        return carried[: self._ids.numel()].unflatten(0, self._ids.shape)
 
     def logits(self, scored: Int[np.ndarray, " scored"], carried: Tensor) -> Tensor:
         n_scored = len(scored)

@@ -3,160 +3,191 @@
 Up to there such a row is the base run, and its edits of q, k, v, scores and pattern each lie in
 one head. So no other head's z differs, and the row may as well begin at z with what its own heads
 make. A *lane* is one such head of one row. Lanes stand where `Tokens` and `Edit` say rows: they
-are rows of a model of one layer and one head, whose prompts are the base run's heads. So all
-layers' lanes are computed together.
+are rows of a model of one head, whose prompts are the base run's heads.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from itertools import zip_longest
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
 
 import numpy as np
-import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from interp.attending import OwnKeys, row_by_row
+from interp.base_run import BaseRun
 from interp.packing import (
     IN_ATTENTION,
-    ORDER,
     SOFTMAX,
     Edit,
     Tokens,
     distinct,
-    joined,
     moment,
-    on,
-    where_true,
     write,
 )
 from interp.sites import SITE_KINDS, whole_site
 
-if TYPE_CHECKING:
-    from interp.engine import Trace
+
+@dataclass(frozen=True, eq=False)
+class Known:
+    """What a site holds at some tokens."""
+
+    tokens: Tokens
+    value: Float[Tensor, "token head d_head"]
 
 
-def joining_at_z(
-    base: Trace,
-    batch: Int[np.ndarray, " row"],
+@dataclass(frozen=True, eq=False)
+class Lanes:
+    """The lanes of one layer.
+
+    Attributes:
+        layer: where they begin.
+        row, head: of each lane.
+        edits: of lanes, by kind of site.
+        has_own: the keys and values that lanes see in place of their prompt's.
+        tokens: those whose z is made.
+    """
+
+    layer: int
+    row: Int[np.ndarray, " lane"]
+    head: Int[np.ndarray, " lane"]
+    edits: Mapping[str, Sequence[Edit]]
+    has_own: Tokens
+    tokens: Tokens
+
+    @property
+    def key(self) -> Int[np.ndarray, " token"]:
+        """The rows' tokens at which z is made, as numbers like those of `Tokens.key`."""
+        return self.row[self.tokens.row] * self.tokens.n_pos + self.tokens.pos
+
+    def made_of_z(
+        self,
+        base: BaseRun,
+        batch: Int[np.ndarray, " row"],
+        attn_scale: float,
+        q: Known,
+        k: Known,
+        v: Known,
+    ) -> Edit:
+        """The edit of z that the edits inside attention amount to.
+
+        Args:
+            base, batch: as in `interp.wavefront.Wavefront`.
+            q, k, v: what rows that began earlier hold.
+        """
+        n_heads = q.value.shape[1]
+        of_head = batch[self.row] * n_heads + self.head
+        K, V = (
+            base.whole(whole_site(kind, self.layer), known.value)
+            .transpose(1, 2)
+            .flatten(0, 1)
+            .unsqueeze(2)
+            for kind, known in (("k", k), ("v", v))
+        )
+        own = OwnKeys(
+            self.has_own,
+            *(
+                self._held(base, kind, x, self.has_own)
+                for kind, x in zip("kv", (k, v), strict=True)
+            ),
+        )
+        in_softmax = {kind: self.edits.get(kind, ()) for kind in SOFTMAX}
+        asking = self._held(base, "q", q, self.tokens)
+        z = row_by_row(asking, self.tokens, own, of_head, K, V, attn_scale, in_softmax)
+        lane = self.tokens.row
+        index = (self.tokens.pos, self.head[lane])
+        return Edit(whole_site("z", self.layer), self.row[lane], index, z.squeeze(1))
+
+    def _held(
+        self, base: BaseRun, kind: str, known: Known, tokens: Tokens
+    ) -> Float[Tensor, "token 1 d_head"]:
+        """What lanes hold of q, k or v: the base run's, and what they edit."""
+        row, edits = self.row[tokens.row], self.edits.get(kind, ())
+        # Another row's value is taken from there at once.
+        for edit in edits:
+            if isinstance(edit.value, np.ndarray):
+                at, _ = tokens.find(edit.key(tokens.n_pos))
+                row[at] = edit.value
+        taken_from = Tokens(row, tokens.pos, tokens.n_pos)
+        held = base.held(known.tokens, taken_from, self.head[tokens.row])
+        value = held(whole_site(kind, self.layer), known.value).unsqueeze(1)
+        write([edit for edit in edits if isinstance(edit.value, Tensor)], tokens, value)
+        return value
+
+
+def entering(
     edits: Sequence[Edit],
     first: Int[np.ndarray, " row"],
     scored: Int[np.ndarray, " scored"],
-) -> tuple[list[Edit], Int[np.ndarray, " row"]]:
-    """The edits, and the moment of each row's first, with rows that would join inside attention
-    joining at z. Arguments are as in `interp.wavefront.Wavefront`."""
-    n_layers, starting, rest = base.model.cfg.n_layers, {}, []
+    n_layers: int,
+    n_heads: int,
+) -> tuple[list[Edit], dict[int, Lanes]]:
+    """The edits that rows do not begin inside attention with, and by layer the lanes of the rest.
+
+    Args:
+        edits: of all rows.
+        first: the moment of each row's first edit.
+        scored: positions whose logits are wanted, ascending.
+    """
+    rest: list[Edit] = []
+    starting: dict[int, dict[str, list[Edit]]] = {}
     for edit in edits:
-        if edit.site.kind not in IN_ATTENTION:
+        layer = edit.site.layer
+        if edit.site.kind not in IN_ATTENTION or layer is None:
             rest.append(edit)
             continue
         starts = first[edit.row] == moment(edit.site, n_layers)
         if starts.any():
-            starting.setdefault(edit.site.kind, []).append(edit.kept(starts))
+            by_kind = starting.setdefault(layer, {})
+            by_kind.setdefault(edit.site.kind, []).append(edit.kept(starts))
         if not starts.all():
             rest.append(edit.kept(~starts))
-    if not starting:
-        return rest, first
-    made = made_of_z(base, batch, first // len(ORDER), starting, scored)
-    first = first.copy()
-    for layer, edit in made.items():
-        within = first == moment(whole_site("q", layer), n_layers)
-        first[within] = moment(edit.site, n_layers)
-    # A row's own edit of z comes after what it makes of z.
-    return [*made.values(), *rest], first
-
-
-def made_of_z(
-    base: Trace,
-    batch: Int[np.ndarray, " row"],
-    layer: Int[np.ndarray, " row"],
-    edits: Mapping[str, Sequence[Edit]],
-    scored: Int[np.ndarray, " scored"],
-) -> dict[int, Edit]:
-    """For each layer, the edit of its z that edits inside its attention amount to.
-
-    Args:
-        base: the base run.
-        batch: which prompt of `base` each row edits.
-        layer: where each row begins; it ascends, and counts only for rows that are edited here.
-        edits: by kind, "q", "k", "v", "attn_scores" or "pattern"; only of rows that begin there,
-            each in the layer where it begins.
-        scored: positions whose logits are wanted, ascending.
-    """
-    cfg, end = base.model.cfg, int(scored[-1]) + 1
-    sites = {edit.site for group in edits.values() for edit in group}
-    layers = sorted({site.layer for site in sites if site.layer is not None})
-
-    def by_head(kind: str) -> Float[Tensor, "prompt pos 1 d_head"]:
-        values = [base.values[whole_site(kind, at)][:, :end] for at in layers]
-        return torch.cat(values).transpose(1, 2).flatten(0, 1).unsqueeze(2)
-
-    tables = {kind: _by_lane(group, cfg.n_heads) for kind, group in edits.items()}
-    every = (table.row for group in tables.values() for table in group)
-    lanes = distinct(every, len(batch) * cfg.n_heads)
-    nth = np.empty(len(batch) * cfg.n_heads, dtype=np.int64)
-    nth[lanes] = np.arange(len(lanes))
-    edits = {
-        kind: [replace(table, row=nth[table.row]) for table in group]
-        for kind, group in tables.items()
+    end = int(scored[-1]) + 1
+    return rest, {
+        layer: _lanes(
+            layer, by_kind, len(first), n_heads, end, scored if layer == n_layers - 1 else None
+        )
+        for layer, by_kind in starting.items()
     }
-    row, head = lanes // cfg.n_heads, lanes % cfg.n_heads
-    nth_layer = np.searchsorted(layers, layer[row])
-    prompt = (nth_layer * len(base.ids) + batch[row]) * cfg.n_heads + head
-
-    def edited_tokens(*kinds: str) -> Tokens:
-        of_kinds = (edit for kind in kinds for edit in edits.get(kind, ()))
-        return Tokens.edited(of_kinds, len(lanes), end)
-
-    def held(kind: str, every: Tensor, tokens: Tokens) -> Float[Tensor, "token 1 d_head"]:
-        at = on(every.device, prompt[tokens.row] * end + tokens.pos)
-        value = every.flatten(0, 1).index_select(0, at)
-        write(edits.get(kind, ()), tokens, value)
-        return value
-
-    has_own, asked = edited_tokens("k", "v"), edited_tokens("q", *SOFTMAX)
-    reached = has_own.onwards()
-    if layers[-1] == cfg.n_layers - 1:
-        goes_on = np.isin(reached.pos, scored) | (layer[row[reached.row]] < layers[-1])
-        reached = reached.at(where_true(goes_on))
-    keys = distinct((reached.key, asked.key), len(lanes) * end)
-    tokens = Tokens.of(keys, end)
-
-    Q, K, V = (by_head(kind) for kind in "qkv")
-    scale = base.final.new_tensor([base.weights.blocks[at].attn_scale for at in layers])
-    in_layer = nth_layer[tokens.row]
-    q = held("q", Q, tokens) / scale[on(scale.device, in_layer), None, None]
-    own = OwnKeys(has_own, held("k", K, has_own), held("v", V, has_own))
-    in_softmax = {kind: edits.get(kind, ()) for kind in SOFTMAX}
-    z = row_by_row(q, tokens, own, prompt, K, V, 1.0, in_softmax).squeeze(1)
-
-    # Lanes ascend by row, and rows by layer.
-    start = in_layer.searchsorted(range(len(layers) + 1)).tolist()
-    of_row, of_head = row[tokens.row], head[tokens.row]
-    made = {}
-    for at, here in zip(layers, map(slice, start, start[1:]), strict=True):
-        index = (tokens.pos[here], of_head[here])
-        made[at] = Edit(whole_site("z", at), of_row[here], index, z[here])
-    return made
 
 
-def _by_lane(edits: Sequence[Edit], n_heads: int) -> list[Edit]:
-    """Edits of one kind as tables for all layers, where row times `n_heads` plus head is the row.
-    Edits of one layer may overlap, so each goes into a table of its own, in their order."""
-    axes = SITE_KINDS[edits[0].site.kind].axes
-    by_layer: dict[int | None, list[Edit]] = {}
-    for edit in edits:
-        by_layer.setdefault(edit.site.layer, []).append(edit)
-    tables = []
-    for nth in zip_longest(*by_layer.values()):
-        together = [edit for edit in nth if edit is not None]
-        columns = map(np.concatenate, zip(*(edit.index for edit in together), strict=True))
-        index = dict(zip(axes, columns, strict=True))
-        lane = np.concatenate([edit.row for edit in together]) * n_heads + index["head"]
-        index["head"] = np.zeros_like(lane)
-        value = joined([edit.value for edit in together])
-        tables.append(Edit(together[0].site, lane, tuple(index.values()), value))
-    return tables
+def _lanes(
+    layer: int,
+    edits: Mapping[str, Sequence[Edit]],
+    n_rows: int,
+    n_heads: int,
+    end: int,
+    goes_on: Int[np.ndarray, " scored"] | None,
+) -> Lanes:
+    """Lanes of edits of one layer, past which all positions go on, or only some."""
+    keys = [
+        edit.row * n_heads + edit.index[SITE_KINDS[kind].axes.index("head")]
+        for kind, of_kind in edits.items()
+        for edit in of_kind
+    ]
+    every = distinct(keys, n_rows * n_heads)
+    nth = np.empty(n_rows * n_heads, dtype=np.int64)
+    nth[every] = np.arange(len(every))
+    of_key = iter(keys)
+    by_lane = {
+        kind: [_of_lane(edit, nth[next(of_key)]) for edit in of_kind]
+        for kind, of_kind in edits.items()
+    }
+
+    def edited(*kinds: str) -> Tokens:
+        found = (edit.key(end) for kind in kinds for edit in by_lane.get(kind, ()))
+        return Tokens.of(distinct(found, len(every) * end), end)
+
+    has_own = edited("k", "v")
+    reached = has_own.onwards(goes_on)
+    tokens = Tokens.of(distinct((reached.key, edited("q", *SOFTMAX).key), len(every) * end), end)
+    return Lanes(layer, every // n_heads, every % n_heads, by_lane, has_own, tokens)
+
+
+def _of_lane(edit: Edit, lane: Int[np.ndarray, " cell"]) -> Edit:
+    """The edit in a model of one head."""
+    axes = SITE_KINDS[edit.site.kind].axes
+    none = np.zeros_like(lane)
+    index = tuple(none if axis == "head" else i for axis, i in zip(axes, edit.index, strict=True))
+    return replace(edit, row=lane, index=index)

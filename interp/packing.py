@@ -47,6 +47,10 @@ class Edit:
         axes = SITE_KINDS[self.site.kind].axes
         return self.index[axes.index("query_pos" if "query_pos" in axes else "pos")]
 
+    def key(self, n_pos: int) -> Int[np.ndarray, " cell"]:
+        """The token of each cell, as a number like that of `Tokens.key`."""
+        return self.row * n_pos + self.pos
+
     @property
     def within(self) -> tuple[Int[np.ndarray, " cell"], ...]:
         """The index without its position."""
@@ -118,12 +122,6 @@ class Tokens:
         row = key // n_pos
         return cls(row, key - row * n_pos, n_pos)
 
-    @classmethod
-    def edited(cls, edits: Iterable[Edit], n_rows: int, n_pos: int) -> Tokens:
-        """The tokens at which some cell is edited."""
-        keys = (edit.row * n_pos + edit.pos for edit in edits)
-        return cls.of(distinct(keys, n_rows * n_pos), n_pos)
-
     def onwards(self, places: Int[np.ndarray, " place"] | None = None) -> Tokens:
         """For each row every position from its first on, or those among `places`."""
         if not len(self):
@@ -171,7 +169,7 @@ class Tokens:
 def write(edits: Iterable[Edit], tokens: Tokens, value: Float[Tensor, "token ..."]) -> None:
     """Overwrite what edits name, as far as these tokens hold it."""
     for edit in edits:
-        at, here = tokens.find(edit.row * tokens.n_pos + edit.pos)
+        at, here = tokens.find(edit.key(tokens.n_pos))
         if not here.all():
             edit, at = edit.kept(here), at[here]
         given, (at, *within) = edit.value, (on(value.device, i) for i in (at, *edit.within))

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from interp.base_run import BaseAlongside, TracedBase
 from interp.engine import Trace
-from interp.entering import joining_at_z
 from interp.errors import InputError
 from interp.packing import Edit, first_moments, moment, on, taken
 from interp.sites import SITE_KINDS, Site, sites_of, whole_site
@@ -199,7 +198,6 @@ def rows_at_once(
 
 def _wavefront(base: Trace, batch: np.ndarray, edits: list[Edit], scored: np.ndarray) -> Tensor:
     first = first_moments(edits, len(batch), base.model.cfg.n_layers)
-    edits, first = joining_at_z(base, batch, edits, first, scored)
     known = TracedBase(base, batch, int(scored[-1]) + 1)
     return Wavefront(known, batch, edits, first, scored).logits()
 

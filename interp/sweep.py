@@ -16,7 +16,7 @@ from interp.engine import Trace
 from interp.grid import Differs, Grid, Writes, edits_of
 from interp.inputs import Contrast, to_ids
 from interp.metrics import Metric, Runs
-from interp.packing import IN_ATTENTION, Edit, on
+from interp.packing import SOFTMAX, Edit, on
 from interp.replay import (
     DEFAULT_MEMORY,
     Progress,
@@ -126,9 +126,8 @@ def goes_alongside(
     max_memory: int,
 ) -> bool:
     """Whether `sweep_alongside` can make this sweep: every row in one batch, scored at the same
-    position, and none edited inside attention, where values that depend on each other are
-    taken from traces."""
-    if obstacles(model.cfg) or not set(IN_ATTENTION).isdisjoint(itertools.chain(*cells.written)):
+    position, and no scores or patterns edited, which only traces keep."""
+    if obstacles(model.cfg) or not set(SOFTMAX).isdisjoint(itertools.chain(*cells.written)):
         return False
     if len({metric.pos for metric in metrics}) > 1:
         return False

@@ -24,6 +24,7 @@ from torch import Tensor
 
 from interp.attending import OwnKeys, row_by_row, spelled_out
 from interp.base_run import BaseRun
+from interp.entering import Known, entering
 from interp.forward import affine, centred, layer_norm, linear, project_qkv, scale_of
 from interp.packing import (
     EVERY,
@@ -31,6 +32,7 @@ from interp.packing import (
     SOFTMAX,
     Edit,
     Tokens,
+    distinct,
     joined,
     moment,
     on,
@@ -72,16 +74,36 @@ class Wavefront:
         self.base, self.weights, self.batch, self.scored = base, base.weights, batch, scored
         self.n_layers = len(base.weights.blocks)
         self.end = int(scored[-1]) + 1
+        rest, self.entering = entering(
+            edits, first, scored, self.n_layers, self.weights.cfg.n_heads
+        )
         self.edits: dict[Site, list[Edit]] = {}
-        for edit in edits:
+        for edit in rest:
             self.edits.setdefault(edit.site, []).append(edit)
         self.is_scored = np.zeros(self.end, dtype=bool)
         self.is_scored[scored] = True
-        self.joins = _joins(Tokens.edited(edits, len(batch), self.end), first)
+        self.joins = self._joins(rest, first)
         self.tokens, embed, pos_embed = base.begin()
         self.live: dict[Site, Tensor] = {
             whole_site("embed"): embed,
             whole_site("pos_embed"): pos_embed,
+        }
+
+    def _joins(self, edits: Sequence[Edit], first: Int[np.ndarray, " row"]) -> dict[int, Tokens]:
+        """Which tokens join at which moment. Rows come in the order of their first edit, so what
+        joins together lies together."""
+        keys = [edit.key(self.end) for edit in edits]
+        first = first.copy()
+        for layer, lanes in self.entering.items():
+            keys.append(lanes.key)
+            first[lanes.row] = moment(whole_site("z", layer), self.n_layers)
+        tokens = Tokens.of(distinct(keys, len(self.batch) * self.end), self.end)
+        when = first[tokens.row]
+        starts = [0, *(np.diff(when).nonzero()[0] + 1), len(when)]
+        return {
+            int(when[start]): tokens.at(slice(start, stop))
+            for start, stop in pairwise(starts)
+            if start < stop
         }
 
     def logits(self) -> Float[Tensor, "row scored d_vocab_out"]:
@@ -177,11 +199,8 @@ class Wavefront:
 
     def _attend(self, layer: int, block: Block, read: Float[Tensor, "token d_model"]) -> None:
         """From what attention reads to z, on the tokens at which z may have changed."""
-        live, cfg, last = self.live, self.weights.cfg, layer == self.n_layers - 1
-        if not len(self.tokens):
-            live[whole_site("z", layer)] = read.new_zeros(0, cfg.n_heads, cfg.d_head)
-            return
-        q_at, k_at, v_at = (whole_site(kind, layer) for kind in "qkv")
+        live, last = self.live, layer == self.n_layers - 1
+        q_at, k_at, v_at, z_at = (whole_site(kind, layer) for kind in "qkvz")
         # In the last layer only scored positions go on, so only their queries are needed.
         asked = where_true(self.is_scored[self.tokens.pos]) if last else EVERY
         asking = self.tokens.at(asked)
@@ -189,7 +208,19 @@ class Wavefront:
         write(self.edits.get(q_at, ()), asking, q)
         for site in (k_at, v_at):
             self._reach(site)
-        own = OwnKeys(self.tokens, live.pop(k_at), live.pop(v_at))
+        k, v = live.pop(k_at), live.pop(v_at)
+        if layer in self.entering:
+            known = Known(asking, q), Known(self.tokens, k), Known(self.tokens, v)
+            lanes, scale = self.entering[layer], block.attn_scale
+            made = lanes.made_of_z(self.base, self.batch, scale, *known)
+            # A row's own edit of z comes after what it makes of z.
+            self.edits[z_at] = [made, *self.edits.get(z_at, ())]
+        if not len(self.tokens):
+            live[z_at] = q
+            return
+        n_base = self.base.n_rows * self.end
+        own = OwnKeys(self.tokens.at(slice(n_base, None)), k[n_base:], v[n_base:])
+        prompts = self.base.whole(k_at, k), self.base.whole(v_at, v)
         before, self.tokens = self.tokens, self.tokens.onwards(self.scored if last else None)
         if asking is before:
             live[q_at] = q
@@ -200,7 +231,7 @@ class Wavefront:
             held = {q_at: q}
             self._carry(held, asking)
             q = held[q_at]
-        live[whole_site("z", layer)] = self._mixed(layer, block, q, own)
+        live[z_at] = self._mixed(layer, block, q, own, *prompts)
 
     def _qkv(
         self, block: Block, read: Float[Tensor, "token d_model"], asked: np.ndarray | slice
@@ -216,12 +247,17 @@ class Wavefront:
         return q.unflatten(-1, heads), *kv.unflatten(-1, (2, *heads)).unbind(-3)
 
     def _mixed(
-        self, layer: int, block: Block, q: Float[Tensor, "token head d_head"], own: OwnKeys
+        self,
+        layer: int,
+        block: Block,
+        q: Float[Tensor, "token head d_head"],
+        own: OwnKeys,
+        K: Float[Tensor, "prompt key head d_head"],
+        V: Float[Tensor, "prompt key head d_head"],
     ) -> Float[Tensor, "token head d_head"]:
         """What each token's heads read; every row has keys and values of its own."""
         tokens, n_scored = self.tokens, len(self.scored)
         last = layer == self.n_layers - 1
-        K, V, own = self.base.keys(layer, own)
         edits = {kind: self.edits.get(whole_site(kind, layer), ()) for kind in SOFTMAX}
         if last and n_scored == 1 and 3 * len(own.at) < 2 * self.end * len(tokens):
             # What rows see in place of the base run's keys takes less time than a copy of all keys.
@@ -252,15 +288,3 @@ class Wavefront:
         at = self.tokens.row * n_scored + place[self.tokens.pos]
         out.flatten(0, 1).index_copy_(0, on(device, at), logits)
         return out
-
-
-def _joins(tokens: Tokens, first: Int[np.ndarray, " row"]) -> dict[int, Tokens]:
-    """Which of the edited tokens join at which moment. Rows come in the order of their first edit,
-    so what joins together lies together."""
-    when = first[tokens.row]
-    starts = [0, *(np.diff(when).nonzero()[0] + 1), len(when)]
-    return {
-        int(when[start]): tokens.at(slice(start, stop))
-        for start, stop in pairwise(starts)
-        if start < stop
-    }
