@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Integral
-from typing import TYPE_CHECKING, SupportsIndex, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, SupportsIndex, TypeAlias, cast
+from weakref import WeakKeyDictionary
 
 import torch
 from jaxtyping import Float, Int
@@ -132,16 +133,19 @@ def to_id(model: HookedTransformer, token: str | int) -> int:
     return int(ids)
 
 
+_STRINGS: WeakKeyDictionary[Any, dict[int, str]] = WeakKeyDictionary()
+
+
 def token_strings(model: HookedTransformer, ids: Int[Tensor, " pos"]) -> list[str]:
     """The text of each token id by itself; the id's digits when the model has no tokenizer."""
     if model.tokenizer is None:
         return [str(i) for i in ids.tolist()]
-    # A prompt repeats its tokens, and a tokenizer takes its time: each is read once.
-    wanted = ids.tolist()
-    each = list(dict.fromkeys(wanted))
-    decoded = model.tokenizer.batch_decode([[i] for i in each], clean_up_tokenization_spaces=False)
-    strings = dict(zip(each, decoded, strict=True))
-    return [strings[i] for i in wanted]
+    # The same tokens are named again and again, and a tokenizer takes its time: each is read once.
+    wanted, known = ids.tolist(), _STRINGS.setdefault(model.tokenizer, {})
+    if new := [[i] for i in dict.fromkeys(wanted) if i not in known]:
+        decoded = model.tokenizer.batch_decode(new, clean_up_tokenization_spaces=False)
+        known.update(zip((i for (i,) in new), decoded, strict=True))
+    return [known[i] for i in wanted]
 
 
 def without_padding(

@@ -70,23 +70,25 @@ def prompt_strings(model: HookedTransformer, ids: Int[Tensor, "batch pos"]) -> n
 
 def coordinates(
     sizes: Mapping[str, int], strings: np.ndarray | None, given: Mapping[str, Any]
-) -> dict[str, Any]:
+) -> xr.Coordinates:
     """The coordinates of axes of these sizes: numbers, token strings and what was given."""
-    labels: dict[str, Any] = {
-        dim: _counted(dim, size) for dim, size in sizes.items() if dim in _INTEGER_AXES
-    }
-    labels |= given
+    counted = [
+        (dim, size) for dim, size in sizes.items() if dim in _INTEGER_AXES and dim not in given
+    ]
+    coords = _counted(tuple(counted))
+    others = dict(given)
     if strings is not None:
         for dim, coordinate in _TOKEN_COORDINATE.items():
             if dim in sizes and coordinate not in given:
-                labels[coordinate] = _tokens_along(dim, strings, labels, sizes)
-    return labels
+                at = given[dim] if dim in given else range(sizes[dim])
+                others[coordinate] = _tokens_along(dim, strings, at, "batch" in sizes)
+    return coords.assign(others) if others else coords
 
 
 @lru_cache(maxsize=64)
-def _counted(dim: str, size: int) -> xr.IndexVariable:
-    """0, 1, 2 ... along an axis. Results come in few sizes, and their indexes take long to make."""
-    return xr.IndexVariable(dim, np.arange(size))
+def _counted(sizes: tuple[tuple[str, int], ...]) -> xr.Coordinates:
+    """0, 1, 2 ... along axes. Results come in few sizes, and their indexes take long to make."""
+    return xr.Coordinates({dim: np.arange(size) for dim, size in sizes})
 
 
 def how_made(
@@ -103,12 +105,12 @@ def how_made(
 
 
 def _tokens_along(
-    dim: str, strings: np.ndarray, labels: Mapping[str, Any], sizes: Mapping[str, int]
+    dim: str, strings: np.ndarray, at: Sequence[int] | np.ndarray, has_batch: bool
 ) -> tuple[tuple[str, ...] | str, np.ndarray]:
-    picked = strings[:, np.asarray(labels[dim])]
+    picked = strings[:, np.asarray(at)]
     if len(strings) == 1:
         return dim, picked[0]
-    if "batch" in sizes:
+    if has_batch:
         return ("batch", dim), picked
     same = (picked == picked[0]).all(axis=0)
     return dim, np.where(same, picked[0], "·")
