@@ -85,13 +85,8 @@ class Lanes:
             .unsqueeze(2)
             for kind, known in (("k", k), ("v", v))
         )
-        own = OwnKeys(
-            self.has_own,
-            *(
-                self._held(base, kind, x, self.has_own)
-                for kind, x in zip("kv", (k, v), strict=True)
-            ),
-        )
+        k_own, v_own = (self._held(base, *of, self.has_own) for of in (("k", k), ("v", v)))
+        own = OwnKeys(self.has_own, k_own, v_own)
         in_softmax = {kind: self.edits.get(kind, ()) for kind in SOFTMAX}
         asking = self._held(base, "q", q, self.tokens)
         z = row_by_row(asking, self.tokens, own, of_head, K, V, attn_scale, in_softmax)
@@ -143,11 +138,11 @@ def entering(
             by_kind.setdefault(edit.site.kind, []).append(edit.kept(starts))
         if not starts.all():
             rest.append(edit.kept(~starts))
-    end = int(scored[-1]) + 1
+    # Past the last layer's attention only scored positions go on.
+    goes_on = {n_layers - 1: scored}
+    end, n_keys = int(scored[-1]) + 1, len(first) * n_heads
     return rest, {
-        layer: _lanes(
-            layer, by_kind, len(first), n_heads, end, scored if layer == n_layers - 1 else None
-        )
+        layer: _lanes(layer, by_kind, n_keys, n_heads, end, goes_on.get(layer))
         for layer, by_kind in starting.items()
     }
 
@@ -155,34 +150,33 @@ def entering(
 def _lanes(
     layer: int,
     edits: Mapping[str, Sequence[Edit]],
-    n_rows: int,
+    n_keys: int,
     n_heads: int,
     end: int,
-    goes_on: Int[np.ndarray, " scored"] | None,
+    goes_on: Int[np.ndarray, " place"] | None,
 ) -> Lanes:
-    """Lanes of edits of one layer, past which all positions go on, or only some."""
-    keys = [
-        edit.row * n_heads + edit.index[SITE_KINDS[kind].axes.index("head")]
-        for kind, of_kind in edits.items()
-        for edit in of_kind
-    ]
-    every = distinct(keys, n_rows * n_heads)
-    nth = np.empty(n_rows * n_heads, dtype=np.int64)
-    nth[every] = np.arange(len(every))
-    of_key = iter(keys)
+    """Lanes of edits of one layer. Only the positions that go on, all if None, are of interest."""
+
+    def key(edit: Edit) -> Int[np.ndarray, " cell"]:
+        """Row and head as one number."""
+        return edit.row * n_heads + edit.index[SITE_KINDS[edit.site.kind].axes.index("head")]
+
+    keys = distinct((key(edit) for of_kind in edits.values() for edit in of_kind), n_keys)
+    nth = np.empty(n_keys, dtype=np.int64)
+    nth[keys] = np.arange(len(keys))
     by_lane = {
-        kind: [_of_lane(edit, nth[next(of_key)]) for edit in of_kind]
+        kind: [_of_lane(edit, nth[key(edit)]) for edit in of_kind]
         for kind, of_kind in edits.items()
     }
 
     def edited(*kinds: str) -> Tokens:
         found = (edit.key(end) for kind in kinds for edit in by_lane.get(kind, ()))
-        return Tokens.of(distinct(found, len(every) * end), end)
+        return Tokens.of(distinct(found, len(keys) * end), end)
 
     has_own = edited("k", "v")
     reached = has_own.onwards(goes_on)
-    tokens = Tokens.of(distinct((reached.key, edited("q", *SOFTMAX).key), len(every) * end), end)
-    return Lanes(layer, every // n_heads, every % n_heads, by_lane, has_own, tokens)
+    tokens = Tokens.of(distinct((reached.key, edited("q", *SOFTMAX).key), len(keys) * end), end)
+    return Lanes(layer, keys // n_heads, keys % n_heads, by_lane, has_own, tokens)
 
 
 def _of_lane(edit: Edit, lane: Int[np.ndarray, " cell"]) -> Edit:

@@ -183,12 +183,12 @@ Given: TypeAlias = Callable[[Site, Writes], Float[Tensor, "line ..."] | Int[np.n
 def edits_of(
     cells: Grid,
     cfg: HookedTransformerConfig,
-    shape: tuple[int, int],
+    shape: tuple[int, ...],
     differs: Differs,
     given: Given,
 ) -> list[Edit]:
-    """What the cells write, site by site, to prompts of this shape; each cell and prompt is a row,
-    in this order."""
+    """What the cells write, site by site, to prompts of this shape, [batch, pos]; each cell and
+    prompt is a row, in this order."""
     (n_batch, n_pos), edits, tables = shape, [], {}
     for first_cell, site in _places(cells, cfg.n_layers):
         counts = {

@@ -20,6 +20,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from interp.engine import Trace, trace
+from interp.errors import InputError
 from interp.fractions import recovered
 from interp.grid import Differs, Grid, Over, grid
 from interp.inputs import Contrast
@@ -80,15 +81,19 @@ def activation_patching(
         those of `interp.fractions`, and `fraction.attrs["undefined"]` says why.
 
     Raises:
-        InputError: a site, axis, index or scored position that does not exist, or a metric that
-            does not return one number a run.
+        InputError: a site, axis, index or scored position that does not exist, no metric, or one
+            that does not return one number a run.
 
-    Cost: two forward passes, and for each cell only what the patch can reach, from its layer and
-    position on. Cells that cannot differ by definition, such as positions before the first
-    changed token, cost nothing.
+    Cost: a forward pass for the base run, and for the source run and each cell only what the
+    change can reach, from its layer and position on. All of it goes through the model together
+    where it fits into `batch_size` and `max_memory`; otherwise, and for metrics at several
+    positions or single attention weights, both runs are traced first. Cells that cannot differ by
+    definition, such as positions before the first changed token, cost nothing.
     """
     several = isinstance(metric, Sequence)
     metrics = [as_metric(m) for m in (metric if isinstance(metric, Sequence) else [metric])]
+    if not metrics:
+        raise InputError("No metric came, but runs are scored by at least one: give one.")
     cells = _by_queries_and_keys(
         model.cfg, grid(model.cfg, contrast.base.shape[1], kinds, over, window)
     )

@@ -166,8 +166,8 @@ def replay_alongside(
         weights: what they run with.
         ids: the prompts.
         batch: which prompt each row edits; the first rows are the prompts themselves.
-        edits: what the rows change, outside attention. A row may take values from another one
-            that is edited before it, or from a prompt's.
+        edits: what the rows change, scores and patterns excepted. A row may take values from
+            another one that comes before it, or from a prompt's.
         scored: positions whose logits are wanted, ascending.
 
     Returns:
@@ -209,6 +209,7 @@ def _whole_runs(base: Trace, batch: np.ndarray, edits: list[Edit], scored: np.nd
         for edit in edits:
             if edit.site == site:
                 index = tuple(on(value.device, i) for i in (edit.row, *edit.index))
+                assert isinstance(edit.value, Tensor)
                 value = value.index_put(index, edit.value)
         return value
 
@@ -278,12 +279,13 @@ def _table(base: Trace, site: Site, value: Tensor | float, rows: Int[np.ndarray,
     grid = np.meshgrid(np.arange(len(rows)), *ranges, indexing="ij")
     row, *index = (axis.ravel() for axis in grid)
     vector = addressed.shape[-1:] if kind.vector else ()
-    edit = Edit(site.whole, rows[row], tuple(index), given.reshape(n_cells, *vector))
+    cells = given.reshape(n_cells, *vector)
+    edit = Edit(site.whole, rows[row], tuple(index), cells)
     if "key_pos" not in kind.axes:
         return edit
     _, query_pos, key_pos = edit.index
     unseen = key_pos > query_pos
-    of_unseen = taken(edit.value, unseen.nonzero()[0])
+    of_unseen = taken(cells, unseen.nonzero()[0])
     if (of_unseen != (0 if site.kind == "pattern" else -torch.inf)).any():
         raise InputError(
             f"The value for {site} lets a position attend to a later one, but the model is causal: "

@@ -71,6 +71,15 @@ def test_a_changed_token_late_in_the_prompt_saves_what_comes_before(model):
     assert late < early / 5
 
 
+@pytest.mark.parametrize("kind", ["resid_mid", "k", "pattern"])
+def test_source_and_base_share_what_comes_before_the_changed_token(model, one_forward, kind):
+    """Two runs in full would be two forwards; the last layer's cells add next to nothing."""
+    metric, over = logit_difference(model, 1, 2), {"layer": [L - 1]}
+    pair = pair_changed_at(T - 4)
+    sweep = flops(lambda: activation_patching(model, pair, metric, kind, over=over))
+    assert one_forward / 2 < sweep < 1.1 * one_forward
+
+
 def test_all_edges_cost_at_most_six_forwards(model, one_forward):
     metric = logit_difference(model, 1, 2)
     pair = pair_changed_at(21)

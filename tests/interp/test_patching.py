@@ -16,6 +16,7 @@ from interp.engine import trace
 from interp.errors import InputError
 from interp.inputs import Contrast, contrast
 from interp.metrics import Metric, kl_divergence, logit_difference
+from interp.packing import SOFTMAX
 from interp.patching import activation_patching
 from interp.replay import replay
 from interp.sites import SITE_KINDS, Site, kinds_of, sites_of
@@ -182,6 +183,33 @@ def test_the_size_of_the_pieces_that_the_cache_holds_changes_nothing(monkeypatch
     monkeypatch.setattr("interp.wavefront._TOKENS", 3)
     for in_one, in_pieces in zip(whole, sweeps(), strict=True):
         np.testing.assert_allclose(in_pieces, in_one, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("pos", [2, None])
+def test_in_one_pass_is_what_traces_give(model, monkeypatch, pos):
+    """In several batches the unedited runs are traced, in one they go along. The first pair differs
+    from position 5 on, so at position 2 its source run is its base run."""
+    pair = contrast(model, ["abcdefg", "kbcdebc", "gbcdhba"], ["abcdehg", "abcdebc", "abcdaac"])
+    metric = [kl_divergence("base", pos=pos), kl_divergence("source", pos=pos)]
+    calls = [(kind, USUAL[kind]) for kind in kinds_of(model.cfg) if kind not in SOFTMAX] + [
+        ("z", ("layer", "head")),
+        ("pattern", ("layer", "head")),
+        (("attn_scores", "z", "k"), ("kind", "head")),
+        (("q", "pattern", "resid_pre"), ("layer",)),
+        (("v", "z"), ("head", "layer")),
+    ]
+
+    def sweeps(**options):
+        found = []
+        for kinds, over in calls:
+            result = activation_patching(model, pair, metric, kinds, over=over, **options)
+            found += [result[name].to_numpy() for name in ("raw", "base", "source", "fraction")]
+        return found
+
+    from_traces = sweeps(batch_size=8)
+    monkeypatch.delattr("interp.patching.trace")
+    for in_one, traced in zip(sweeps(), from_traces, strict=True):
+        np.testing.assert_allclose(in_one, traced, rtol=0, atol=1e-10)
 
 
 def test_single_attention_weights(model):
@@ -497,6 +525,13 @@ def test_wrong_calls_are_refused_in_one_sentence(kinds, options, sentence):
     with pytest.raises(InputError, match=sentence) as error:
         activation_patching(model, pair, logit_difference(model, "a", "b"), kinds, **options)
     assert "\n" not in str(error.value)
+
+
+def test_a_sweep_without_a_metric_is_refused():
+    model = random_hooked(15)
+    pair = contrast(model, "abcdefg", "abhdefg")
+    with pytest.raises(InputError, match="No metric came"):
+        activation_patching(model, pair, [], "z")
 
 
 def test_sites_that_a_model_lacks_are_refused():
