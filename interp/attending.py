@@ -67,18 +67,18 @@ def row_by_row(
     visible = causal(n_keys, q.device)
     bounds = np.arange(n_whole, len(prompt) + step, step)
     of_q, of_k = (at.row.searchsorted(bounds).tolist() for at in (tokens, own.at))
-    prompts, at_own = on(q.device, prompt[n_whole:]), on(q.device, own.at.key)
+    prompts, at_own = on(q.device, prompt), on(q.device, own.at.key)
     z = torch.empty_like(q)
     if n_whole:
         whole = slice(n_whole * n_keys)
         of_prompts = q[whole].unflatten(0, (n_whole, n_keys))
         z[whole] = attention(of_prompts, K, V, attn_scale).flatten(0, 1)
-    if len(own.at) < len(prompts) * n_keys:
+    if len(own.at) < (len(prompt) - n_whole) * n_keys:
         # Rows gather from these over and over, which takes longer where they lie strewn.
         K, V = K.contiguous(), V.contiguous()
-    for i, some in enumerate(prompts.split(step)):
-        first, here = n_whole + i * step, slice(*of_q[i : i + 2])
-        theirs = slice(*of_k[i : i + 2])
+    for i, first in enumerate(range(n_whole, len(prompt), step)):
+        some = prompts[first : first + step]
+        here, theirs = (slice(*of[i : i + 2]) for of in (of_q, of_k))
         n_own = theirs.stop - theirs.start
         if n_own == len(some) * n_keys:  # nothing of the prompt's is seen
             K_rows, V_rows = (x[theirs].unflatten(0, (-1, n_keys)) for x in (own.k, own.v))

@@ -212,6 +212,15 @@ def test_in_one_pass_is_what_traces_give(model, monkeypatch, pos):
         np.testing.assert_allclose(in_one, traced, rtol=0, atol=1e-10)
 
 
+def test_what_changes_after_the_scored_position_changes_nothing(model):
+    pair = contrast(model, ["abcdefg", "kbcdebc"], ["abcdehg", "kbcdeba"])
+    for kinds in ("resid_pre", ("z", "k", "pattern")):
+        result = activation_patching(model, pair, all_logits(2), kinds)
+        np.testing.assert_array_equal(result.source.to_numpy(), result.base.to_numpy())
+        raw, base = (result[name].transpose("metric", "batch", ...) for name in ("raw", "base"))
+        assert (raw == base).all()
+
+
 def test_single_attention_weights(model):
     pair = contrast(model, "abcdefg", "abchefg")
     over = {"layer": [1], "head": [0, 1], "query_pos": None, "key_pos": None}
