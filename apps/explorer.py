@@ -36,6 +36,7 @@ CSS = """
 [data-testid=stMainBlockContainer] { padding: 2.5rem 2.5rem 3rem; max-width: 1500px; }
 [data-testid=stSidebarUserContent] { padding-top: 0.5rem; }
 .st-key-ahead { display: none; }
+.st-key-refusal { padding-top: 1.5rem; } /* clear of Streamlit's top bar where it comes first */
 /* In a narrow window columns stand below each other, and charts with a label for each token scroll
    instead of shrinking until the labels collide. */
 @media (max-width: 1150px) {
@@ -84,7 +85,7 @@ def show(page: st.Page) -> None:
         page.run()
         go_on(began)
     except (InputError, ModelError) as error:
-        st.error(literal(str(error)))
+        st.container(key="refusal").error(literal(str(error)))
 
 
 main()
