@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import TypeAlias
 
 import numpy as np
@@ -55,29 +56,27 @@ def row_by_row(
     V: Float[Tensor, "prompt key head d_head"],
     attn_scale: float,
     edits: InAttention,
-    n_whole: int = 0,
+    apart: int = 0,
 ) -> Float[Tensor, "token head d_head"]:
     """Attention of rows that each look at a copy of their prompt's keys and values with their own
-    written into it, as many rows at a time as the cache holds. The first `n_whole` rows are the
-    prompts themselves, with all their tokens."""
+    written into it, as many rows at a time as the cache holds. The first `apart` rows look apart
+    from the rest, unless all rows have all keys of their own."""
     n_keys = K.shape[1]
     step = max(1, _KEYS // (K[0].numel() * K.element_size()))
     edited_rows = (edit.row for of_kind in edits.values() for edit in of_kind)
     edited = set(distinct(edited_rows, len(prompt)).tolist())
     visible = causal(n_keys, q.device)
-    bounds = np.arange(n_whole, len(prompt) + step, step)
+    everywhere_own = len(own.at) == len(prompt) * n_keys
+    if everywhere_own:
+        apart = 0
+    else:  # rows gather from these over and over, which takes longer where they lie strewn
+        K, V = K.contiguous(), V.contiguous()
+    bounds = [*range(0, apart, step), *range(apart, len(prompt), step), len(prompt)]
     of_q, of_k = (at.row.searchsorted(bounds).tolist() for at in (tokens, own.at))
     prompts, at_own = on(q.device, prompt), on(q.device, own.at.key)
     z = torch.empty_like(q)
-    if n_whole:
-        whole = slice(n_whole * n_keys)
-        of_prompts = q[whole].unflatten(0, (n_whole, n_keys))
-        z[whole] = attention(of_prompts, K, V, attn_scale).flatten(0, 1)
-    if len(own.at) < (len(prompt) - n_whole) * n_keys:
-        # Rows gather from these over and over, which takes longer where they lie strewn.
-        K, V = K.contiguous(), V.contiguous()
-    for i, first in enumerate(range(n_whole, len(prompt), step)):
-        some = prompts[first : first + step]
+    for i, (first, stop) in enumerate(pairwise(bounds)):
+        some = prompts[first:stop]
         here, theirs = (slice(*of[i : i + 2]) for of in (of_q, of_k))
         n_own = theirs.stop - theirs.start
         if n_own == len(some) * n_keys:  # nothing of the prompt's is seen
@@ -89,7 +88,7 @@ def row_by_row(
             V_rows.flatten(0, 1).index_copy_(0, at, own.v[theirs])
         asking = tokens.at(here)
         group = asking.row - first
-        if edited.isdisjoint(range(first, first + len(some))):
+        if edited.isdisjoint(range(first, stop)):
             z[here] = fused(q[here], asking.pos, group, K_rows, V_rows, visible, attn_scale)
         else:
             z[here] = spelled_out(q[here], asking, group, K_rows, V_rows, attn_scale, edits)

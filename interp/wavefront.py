@@ -218,8 +218,7 @@ class Wavefront:
         if not len(self.tokens):
             live[z_at] = q
             return
-        n_base = self.base.n_rows * self.end
-        own = OwnKeys(self.tokens.at(slice(n_base, None)), k[n_base:], v[n_base:])
+        own = OwnKeys(self.tokens, k, v)
         prompts = self.base.whole(k_at, k), self.base.whole(v_at, v)
         before, self.tokens = self.tokens, self.tokens.onwards(self.scored if last else None)
         if asking is before:
@@ -264,8 +263,7 @@ class Wavefront:
             group = self.batch[tokens.row]
             return spelled_out(q, tokens, group, K, V, block.attn_scale, edits, own)
         rows = self.batch[: tokens.row[-1] + 1]
-        n_whole = 0 if last and n_scored < self.end else self.base.n_rows
-        return row_by_row(q, tokens, own, rows, K, V, block.attn_scale, edits, n_whole)
+        return row_by_row(q, tokens, own, rows, K, V, block.attn_scale, edits, self.base.n_rows)
 
     def _carry(self, values: dict[Site, Tensor], known: Tokens) -> None:
         """Turn what sites hold at the known tokens into what they hold at the carried ones."""

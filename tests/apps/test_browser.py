@@ -84,5 +84,6 @@ def test_text_is_shown_literally(visit):
     told = visitor.page.get_by_test_id("stAlert")
     visitor.until(lambda: told.inner_text().startswith("Character 'ü' at position 21"))
     bar, box = visitor.page.get_by_test_id("stHeader").bounding_box(), told.bounding_box()
-    assert bar is not None and box is not None
+    assert bar is not None
+    assert box is not None
     assert box["y"] >= bar["y"] + bar["height"]
