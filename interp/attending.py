@@ -14,10 +14,10 @@ from typing import TypeAlias
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
-from interp.forward import attention, attention_scores, causal, mix_values
+from interp.forward import attention, attention_scores, mix_values
 from interp.packing import Edit, Tokens, distinct, on, write
 
 # Edits of "attn_scores" and of "pattern".
@@ -63,9 +63,8 @@ def row_by_row(
     from the rest, unless all rows have all keys of their own."""
     n_keys = K.shape[1]
     step = max(1, _KEYS // (K[0].numel() * K.element_size()))
-    edited_rows = (edit.row for of_kind in edits.values() for edit in of_kind)
-    edited = set(distinct(edited_rows, len(prompt)).tolist())
-    visible = causal(n_keys, q.device)
+    edited_rows = [edit.row for of_kind in edits.values() for edit in of_kind]
+    edited = set(distinct(edited_rows, len(prompt)).tolist()) if edited_rows else set()
     everywhere_own = len(own.at) == len(prompt) * n_keys
     if everywhere_own:
         apart = 0
@@ -73,7 +72,7 @@ def row_by_row(
         K, V = K.contiguous(), V.contiguous()
     bounds = [*range(0, apart, step), *range(apart, len(prompt), step), len(prompt)]
     of_q, of_k = (at.row.searchsorted(bounds).tolist() for at in (tokens, own.at))
-    prompts, at_own = on(q.device, prompt), on(q.device, own.at.key)
+    prompts = on(q.device, prompt)
     z = torch.empty_like(q)
     for i, (first, stop) in enumerate(pairwise(bounds)):
         some = prompts[first:stop]
@@ -83,13 +82,13 @@ def row_by_row(
             K_rows, V_rows = (x[theirs].unflatten(0, (-1, n_keys)) for x in (own.k, own.v))
         else:
             K_rows, V_rows = (every.index_select(0, some) for every in (K, V))
-            at = at_own[theirs] - first * n_keys
+            at = on(q.device, own.at.key[theirs] - first * n_keys)
             K_rows.flatten(0, 1).index_copy_(0, at, own.k[theirs])
             V_rows.flatten(0, 1).index_copy_(0, at, own.v[theirs])
         asking = tokens.at(here)
         group = asking.row - first
         if edited.isdisjoint(range(first, stop)):
-            z[here] = fused(q[here], asking.pos, group, K_rows, V_rows, visible, attn_scale)
+            z[here] = fused(q[here], asking.pos, group, K_rows, V_rows, attn_scale)
         else:
             z[here] = spelled_out(q[here], asking, group, K_rows, V_rows, attn_scale, edits)
     return z
@@ -101,13 +100,12 @@ def fused(
     group: Int[np.ndarray, " token"],
     K: Float[Tensor, "group key head d_head"],
     V: Float[Tensor, "group key head d_head"],
-    visible: Bool[Tensor, "pos key"],
     attn_scale: float,
 ) -> Float[Tensor, "token head d_head"]:
     """Attention in one kernel, of tokens in the order of group and position, none twice."""
     first, (n_groups, n_keys) = int(pos.min()), K.shape[:2]
     slots = (n_groups, n_keys - first)
-    seen = visible[first:] if first else None
+    seen = on(q.device, np.tri(n_keys - first, n_keys, first, dtype=bool)) if first else None
     if len(q) == slots[0] * slots[1]:
         return attention(q.unflatten(0, slots), K, V, attn_scale, seen).flatten(0, 1)
     at = on(q.device, group * slots[1] + (pos - first))

@@ -147,7 +147,7 @@ def sweep_alongside(
     """`sweep` without traces: base and source run and all edited ones go through the model in one
     pass. The source run is the base run with other embeddings, so what the two share is computed
     once, and edited rows take their values from it on the way."""
-    ids, source_ids = (to_ids(model, x) for x in (contrast.base, contrast.source))
+    ids, source_ids = to_ids(model, torch.cat([contrast.base, contrast.source])).chunk(2)
     weights, n_pairs = lay_out(model), len(ids)
     prompts = np.arange(n_pairs)
     embed = whole_site("embed")
