@@ -1,10 +1,11 @@
 """The part of a sweep's time that no exact answer does without: its matrix products.
 
-Both clean runs, and each row from its layer on at the tokens where it differs, in the last layer
-with queries and MLP at the last position only: the products with W_QKV, W_O, W_in and W_out and
-the activation function, back to back on the same numbers, which therefore stay in the cache.
-Attention, LayerNorm, additions, gathering, and finding out what to compute come on top. The count
-is that of torch's FLOP counter on `activation_patching`, to within two parts in a hundred.
+The base run, and the source run and each row from its layer on at the tokens where it differs, in
+the last layer with queries and MLP at the last position only: the products with W_QKV, W_O, W_in
+and W_out and the activation function, back to back on the same numbers, which therefore stay in
+the cache. Attention, LayerNorm, additions, gathering, and finding out what to compute come on top.
+The count is that of torch's FLOP counter on `activation_patching`, to within two parts in a
+hundred, where all rows go through the model together.
 """
 
 from __future__ import annotations
@@ -56,15 +57,16 @@ def bare_products(
             for began in range(layer + 1)
         ]
         before, after = map(sum, zip(*counts, strict=True))
+        # The base run, and the source run where it differs from it.
+        before += n_pos + (n if layer else 1)
+        after += n_pos + n
         if layer == last:
-            rows = n_rows * cfg.n_layers
-            after = min(after, rows)
+            after = min(after, n_rows * cfg.n_layers + 2)
             products(before, block.W_QKV[:, width:], block.b_QKV[width:])
-            products(min(before, rows), block.W_QKV[:, :width], block.b_QKV[:width])
+            products(after, block.W_QKV[:, :width], block.b_QKV[:width])
         else:
             products(before, block.W_QKV, block.b_QKV)
-        products(2 * n_pos, block.W_QKV, block.b_QKV)
-        products(2 * n_pos + after, block.W_O, block.b_O)
+        products(after, block.W_O, block.b_O)
         assert block.mlp is not None
-        for start in range(0, 2 * n_pos + after, _TOKENS):
-            block.mlp(numbers[: min(_TOKENS, 2 * n_pos + after - start), : cfg.d_model])
+        for start in range(0, after, _TOKENS):
+            block.mlp(numbers[: min(_TOKENS, after - start), : cfg.d_model])
