@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from interp.packing import Tokens, on, put, taken, where_true
+from interp.packing import Tokens, on, taken, where_true
 from interp.sites import Site
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ class TracedBase:
 
         def of(site: Site, value: Tensor) -> Tensor:
             of_base = self._flat(site).index_select(0, in_base)
-            return put(of_base, at[kept], taken(value, kept)) if here.any() else of_base
+            return of_base.index_copy_(0, on(ids.device, at[kept]), taken(value, kept))
 
         return of
 

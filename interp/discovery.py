@@ -105,7 +105,7 @@ class CircuitRuns:
                 s = writers[f"{layer}_mlp_out"]
                 out = linear(mlp.act_fn(reads(f"{layer}_mlp_in")), mlp.W_out, mlp.b_out)
                 beyond[:, s] = out - self._cut[s]
-        logits = reads("logits")[:, :, scored_positions(base, self.metric.pos)].flatten(0, 1)
+        logits = reads("logits")[:, :, scored_positions(base.ids, self.metric.pos)].flatten(0, 1)
         batch = torch.arange(n_batch, device=logits.device).repeat(len(kept))
         return self.metric(logits, batch, self._runs).unflatten(0, (len(kept), n_batch))
 

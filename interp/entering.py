@@ -99,7 +99,7 @@ class Lanes:
     ) -> Float[Tensor, "token 1 d_head"]:
         """What lanes hold of q, k or v: the base run's, and what they edit."""
         row, edits = self.row[tokens.row], self.edits.get(kind, ())
-        # Another row's value is taken from there at once.
+        # Another row's value is taken from there at once; a run that takes some gives no others.
         for edit in edits:
             if isinstance(edit.value, np.ndarray):
                 at, _ = tokens.find(edit.key(tokens.n_pos))

@@ -73,7 +73,7 @@ def gradients(
 
     with torch.enable_grad():
         final = base.program.run(ids, tap)
-        scored = scored_positions(base, metric.pos)
+        scored = scored_positions(base.ids, metric.pos)
         logits = base.program.unembed(final[:, scored])
         batch = torch.arange(n_batch, device=ids.device).repeat(n_variants)
         total = metric(logits, batch, runs_at(base, source, metric.pos)).sum()

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from numbers import Integral
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
@@ -125,7 +126,8 @@ def grid(
         "neuron": cfg.d_mlp or 0,
         **dict.fromkeys(("pos", "query_pos", "key_pos"), n_pos),
     }
-    if not 1 <= window <= cfg.n_layers or (window > 1 and "layer" not in chosen):
+    whole = isinstance(window, Integral)
+    if not whole or not 1 <= window <= cfg.n_layers or (window > 1 and "layer" not in chosen):
         raise InputError(
             f"The window is {window} layers, but the model has {cfg.n_layers}: choose 1 to "
             f"{cfg.n_layers}, and sweep over layer when it is more than 1."
@@ -138,8 +140,13 @@ def grid(
                 f"Axis {axis!r} was to be swept, but {' and '.join(names)} can be swept over "
                 f"{', '.join(allowed)}: choose among these."
             )
+        if indices is not None and not isinstance(indices, Iterable):
+            raise InputError(
+                f"Axis {axis!r} was to take {indices!r}, but its indices come as a list: write "
+                f"[{indices!r}], or None for all of them."
+            )
         picked = range(sizes[axis]) if indices is None else list(indices)
-        wrong = [i for i in picked if not 0 <= i < sizes[axis]]
+        wrong = [i for i in picked if not hasattr(i, "__index__") or not 0 <= i < sizes[axis]]
         if wrong or not picked:
             raise InputError(
                 f"Axis {axis!r} was to take {wrong[0] if wrong else 'no index'}, but it goes from "

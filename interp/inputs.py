@@ -144,8 +144,9 @@ def token_strings(model: HookedTransformer, ids: Int[Tensor, " pos"]) -> list[st
     wanted, known = ids.tolist(), _STRINGS.setdefault(model.tokenizer, {})
     if new := [[i] for i in dict.fromkeys(wanted) if i not in known]:
         decoded = model.tokenizer.batch_decode(new, clean_up_tokenization_spaces=False)
-        known.update(zip((i for (i,) in new), decoded, strict=True))
-    return [known[i] for i in wanted]
+        # An id that has no token yet may get one.
+        known.update((i, text) for (i,), text in zip(new, decoded, strict=True) if text)
+    return [known.get(i, "") for i in wanted]
 
 
 def without_padding(

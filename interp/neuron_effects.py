@@ -165,7 +165,7 @@ def neuron_ablation(
     site.check(model.cfg, 1)
     asked = to_id(model, target), None if contrast is None else to_id(model, contrast)
     run = trace(model, input)
-    scored = scored_positions(run, pos)
+    scored = scored_positions(run.ids, pos)
     at = int(scored)
     before, after = run.logits[:, at], replay(run, [{site: to}], pos=at)[0]
 

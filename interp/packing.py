@@ -198,13 +198,6 @@ def taken(value: Tensor, where: np.ndarray | slice) -> Tensor:
     return value if isinstance(where, slice) else value.index_select(0, on(value.device, where))
 
 
-def put(into: Tensor, where: np.ndarray | slice, value: Tensor) -> Tensor:
-    """`into` with those entries overwritten; for EVERY, just the new value."""
-    if isinstance(where, slice):
-        return value
-    return into.index_copy_(0, on(into.device, where), value)
-
-
 def joined(parts: list[Tensor]) -> Tensor:
     """The parts behind one another; a single one without a copy."""
     return parts[0] if len(parts) == 1 else torch.cat(parts)

@@ -71,7 +71,8 @@ def activation_patching(
         window: patch this many layers together, from each cell's layer on.
         batch_size: most runs (cells times pairs) at once; left to `max_memory` if None.
         max_memory: about how many bytes the runs computed at once may take.
-        progress: called with the runs done and the runs in all; it may raise to stop.
+        progress: called after each batch with the runs done and the runs in all; it may raise to
+            stop before the next.
 
     Returns:
         Dataset with dimensions batch and those of `over` (and metric first, if several came):
@@ -87,8 +88,9 @@ def activation_patching(
     Cost: a forward pass for the base run, and for the source run and each cell only what the
     change can reach, from its layer and position on. All of it goes through the model together
     where it fits into `batch_size` and `max_memory`; otherwise, and for metrics at several
-    positions or single attention weights, both runs are traced first. Cells that cannot differ by
-    definition, such as positions before the first changed token, cost nothing.
+    positions, single attention weights and models that only hooks can run, both runs are traced
+    first. Cells that cannot differ by definition, such as positions before the first changed
+    token, cost nothing.
     """
     several = isinstance(metric, Sequence)
     metrics = [as_metric(m) for m in (metric if isinstance(metric, Sequence) else [metric])]

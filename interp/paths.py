@@ -145,7 +145,7 @@ def edge_effects(
         base,
         np.tile(np.arange(n_batch), len(edges)),
         edits,
-        scored_positions(base, metric.pos),
+        scored_positions(base.ids, metric.pos),
         lambda logits, batch: metric(logits, batch, runs),
         batch_size=batch_size,
         max_memory=max_memory,

@@ -87,7 +87,7 @@ def next_token(
     Cost: one forward pass, one unembedded position and one sort of its logits.
     """
     run = trace(model, input, sites=[])
-    read_at = scored_positions(run, pos)
+    read_at = scored_positions(run.ids, pos)
     logits = run.logits_at(read_at)[:, 0]
     probability = logits.softmax(-1)
     entropy = torch.special.entr(probability).sum(-1)

@@ -1,9 +1,10 @@
-"""Edited runs of a traced prompt, as many as you like, each exact."""
+"""Edited runs of prompts, traced before or run with them, as many as you like, each exact."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from numbers import Integral
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
@@ -77,7 +78,7 @@ def replay(
         base,
         np.tile(np.arange(n_batch), len(edits)),
         tables,
-        scored_positions(base, pos),
+        scored_positions(base.ids, pos),
         lambda logits, _: logits[:, 0],
         batch_size=batch_size,
         max_memory=max_memory,
@@ -85,15 +86,12 @@ def replay(
     return logits.unflatten(0, (len(edits), n_batch))
 
 
-def scored_positions(
-    base: Trace | Int[Tensor, "batch pos"], pos: int | None
-) -> Int[Tensor, " scored"]:
+def scored_positions(ids: Int[Tensor, "batch pos"], pos: int | None) -> Int[Tensor, " scored"]:
     """One position of the prompts counted from either end, or all of them for None."""
-    ids = base if isinstance(base, Tensor) else base.ids
     n_pos = ids.shape[1]
     if pos is None:
         return torch.arange(n_pos, device=ids.device)
-    if not -n_pos <= pos < n_pos:
+    if not isinstance(pos, Integral) or not -n_pos <= pos < n_pos:
         raise InputError(
             f"The scored position is {pos}, but the prompt has {n_pos} tokens: choose one from 0 "
             f"to {n_pos - 1}, or from -1 back to {-n_pos}."
@@ -175,7 +173,8 @@ def replay_alongside(
         of its logits among them: that of its prompt where nothing can differ.
     """
     n_layers, at, n_prompts = len(weights.blocks), scored.cpu().numpy(), len(ids)
-    edits = [_reaching(edit, at, n_layers) for edit in edits]
+    reaching = (_reaching(edit, at, n_layers) for edit in edits)
+    edits = [edit for edit in reaching if len(edit.row)]
     first = first_moments(edits, len(batch), n_layers)
     first[:n_prompts] = moment(whole_site("embed"), n_layers)
     order, ranked = _in_order(edits, first, n_layers)
@@ -188,7 +187,16 @@ def replay_alongside(
 def rows_at_once(
     model: HookedTransformer, n_pos: int, n_scored: int, batch_size: int | None, max_memory: int
 ) -> int:
-    """How many rows may be computed together."""
+    """How many rows may be computed together.
+
+    Raises:
+        InputError: a `batch_size` that is no number of rows.
+    """
+    if batch_size is not None and (not isinstance(batch_size, Integral) or batch_size < 1):
+        raise InputError(
+            f"batch_size is {batch_size!r}, but it is how many runs are computed at once: give a "
+            "whole number from 1 on, or None to leave it to max_memory."
+        )
     cfg = model.cfg
     heads = cfg.n_heads * cfg.d_head
     a_token = 4 * cfg.d_model + 8 * heads + 2 * (cfg.d_mlp or 0)

@@ -72,10 +72,7 @@ def coordinates(
     sizes: Mapping[str, int], strings: np.ndarray | None, given: Mapping[str, Any]
 ) -> xr.Coordinates:
     """The coordinates of axes of these sizes: numbers, token strings and what was given."""
-    counted = [
-        (dim, size) for dim, size in sizes.items() if dim in _INTEGER_AXES and dim not in given
-    ]
-    coords = _counted(tuple(counted))
+    coords = _counted(tuple((dim, size) for dim, size in sizes.items() if dim in _INTEGER_AXES))
     others = dict(given)
     if strings is not None:
         for dim, coordinate in _TOKEN_COORDINATE.items():

@@ -78,6 +78,7 @@ def sweep(
 
     edits = edits_of(cells, base.model.cfg, base.ids.shape, donor.differs, given)
     n_batch = len(base.ids)
+    n_runs = cells.n_cells * n_batch
     prompts = np.arange(n_batch)
     everyone = on(base.ids.device, prompts)
     by_position: dict[int | None, list[int]] = {}
@@ -91,8 +92,8 @@ def sweep(
             return torch.stack([metrics[i](logits, batch, runs) for i in which], dim=-1)
 
         def report(n: int, of: int, done: int = done) -> None:
-            if progress is not None:
-                progress(done * of + n, len(by_position) * of)
+            if progress is not None:  # runs that cannot differ are done before the first
+                progress((done + 1) * n_runs - of + n, len(by_position) * n_runs)
 
         with torch.no_grad():
             unedited = read(runs.base, everyone)
@@ -101,7 +102,7 @@ def sweep(
             base,
             np.tile(prompts, cells.n_cells),
             edits,
-            scored_positions(base, pos),
+            scored_positions(base.ids, pos),
             read,
             unedited=unedited,
             batch_size=batch_size,
@@ -129,11 +130,11 @@ def goes_alongside(
     position, and no scores or patterns edited, which only traces keep."""
     if obstacles(model.cfg) or not set(SOFTMAX).isdisjoint(itertools.chain(*cells.written)):
         return False
-    if len({metric.pos for metric in metrics}) > 1:
-        return False
-    n_scored = contrast.base.shape[1] if metrics[0].pos is None else 1
-    n_most = rows_at_once(model, contrast.base.shape[1], n_scored, batch_size, max_memory)
-    return (cells.n_cells + 2) * len(contrast.base) <= n_most
+    n_pairs, n_pos = contrast.base.shape
+    positions = {None if metric.pos is None else metric.pos % n_pos for metric in metrics}
+    n_scored = n_pos if None in positions else 1
+    n_most = rows_at_once(model, n_pos, n_scored, batch_size, max_memory)
+    return len(positions) == 1 and cells.n_cells * n_pairs <= n_most
 
 
 def sweep_alongside(
@@ -147,13 +148,13 @@ def sweep_alongside(
     """`sweep` without traces: base and source run and all edited ones go through the model in one
     pass. The source run is the base run with other embeddings, so what the two share is computed
     once, and edited rows take their values from it on the way."""
-    ids, source_ids = to_ids(model, torch.cat([contrast.base, contrast.source])).chunk(2)
+    ids, source_ids = (to_ids(model, x) for x in (contrast.base, contrast.source))
     weights, n_pairs = lay_out(model), len(ids)
     prompts = np.arange(n_pairs)
     embed = whole_site("embed")
     pair, pos = differs(embed).nonzero()
-    of_source = weights.W_E[source_ids[on(ids.device, pair), on(ids.device, pos)]]
-    edits = [Edit(embed, n_pairs + pair, (pos,), of_source)]
+    embeds = weights.W_E[source_ids[on(ids.device, pair), on(ids.device, pos)]]
+    edits = [Edit(embed, n_pairs + pair, (pos,), embeds)]
     for edit in edits_of(
         cells, model.cfg, ids.shape, differs, lambda site, writes: n_pairs + writes.batch
     ):
@@ -175,7 +176,7 @@ def sweep_alongside(
 
 def runs_at(base: Trace, source: Trace | None, pos: int | None) -> Runs:
     """The unedited runs at a metric's scored positions."""
-    scored = scored_positions(base, pos)
+    scored = scored_positions(base.ids, pos)
     of_source = None if source is None else source.logits_at(scored)
     return Runs(next_ids(base.ids)[:, scored], base.logits_at(scored), of_source)
 

@@ -204,11 +204,10 @@ class Wavefront:
         # In the last layer only scored positions go on, so only their queries are needed.
         asked = where_true(self.is_scored[self.tokens.pos]) if last else EVERY
         asking = self.tokens.at(asked)
-        q, live[k_at], live[v_at] = self._qkv(block, read, asked)
+        q, k, v = self._qkv(block, read, asked)
         write(self.edits.get(q_at, ()), asking, q)
-        for site in (k_at, v_at):
-            self._reach(site)
-        k, v = live.pop(k_at), live.pop(v_at)
+        write(self.edits.get(k_at, ()), self.tokens, k)
+        write(self.edits.get(v_at, ()), self.tokens, v)
         if layer in self.entering:
             known = Known(asking, q), Known(self.tokens, k), Known(self.tokens, v)
             lanes, scale = self.entering[layer], block.attn_scale

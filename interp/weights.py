@@ -1,7 +1,7 @@
 """A HookedTransformer's weights, laid out for plain matrix products.
 
 Only W_Q, W_K and W_V need re-laying (TransformerLens keeps them by head); the rest are views of
-the model's own parameters. They are laid anew for each trace, which costs less than one layer of
+the model's own parameters. They are laid anew for each call, which costs less than one layer of
 one forward pass, so a changed weight can never give a stale number and nothing is shared between
 threads.
 """

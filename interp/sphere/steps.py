@@ -53,7 +53,7 @@ def layernorm_steps(
             f"State {state!r} came, but the model has {', '.join(readers)}: choose one."
         )
     run = trace(model, to_ids(model, input), sites=stream_sites(model.cfg))
-    at = int(scored_positions(run, pos))
+    at = int(scored_positions(run.ids, pos))
     norm = readers[state]
     x = run.stream[list(readers).index(state), :, at]
     centred, scaled = norm.centred(x), norm.normalised(x)

@@ -45,6 +45,14 @@ def test_nothing_is_prepended_cut_or_padded(model):
     assert to_id(model, "c") == to_id(model, 2) == 2
 
 
+def test_a_token_that_a_tokenizer_gets_later_is_named():
+    model = random_hooked(80, d_vocab=60)
+    assert token_strings(model, torch.tensor([1, 55])) == ["b", ""]
+    at = len(model.tokenizer)
+    model.tokenizer.add_tokens(["!!"])
+    assert token_strings(model, torch.tensor([1, at])) == ["b", "!!"]
+
+
 @pytest.mark.parametrize(
     ("input", "sentence"),
     [

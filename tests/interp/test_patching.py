@@ -221,6 +221,18 @@ def test_what_changes_after_the_scored_position_changes_nothing(model):
         assert (raw == base).all()
 
 
+@pytest.mark.parametrize("kinds", ["pos_embed", ("pos_embed", "embed"), "z"])
+def test_a_sweep_does_not_touch_what_the_user_computes_with_the_model(kinds):
+    model = random_hooked(4)
+    weights = [p.requires_grad_() for p in model.parameters()]
+    loss, versions = sum((p**2).sum() for p in weights), [p._version for p in weights]
+    for pos, pair in ((2, ("abcdefg", "abcdefa")), (-1, ONE_TOKEN)):
+        metric = kl_divergence("base", pos=pos)
+        activation_patching(model, contrast(model, *pair), metric, kinds, over=("pos",))
+    assert [p._version for p in weights] == versions
+    loss.backward()
+
+
 def test_single_attention_weights(model):
     pair = contrast(model, "abcdefg", "abchefg")
     over = {"layer": [1], "head": [0, 1], "query_pos": None, "key_pos": None}
@@ -506,6 +518,14 @@ def test_progress_counts_the_runs_and_may_stop_the_sweep():
     assert [n for n, _ in seen] == sorted(n for n, _ in seen)
     assert seen[-1][0] == seen[-1][1]
 
+    seen.clear()
+    scored_twice = [kl_divergence("base", pos=pos) for pos in (-1, 3)]
+    activation_patching(
+        model, pair, scored_twice, "z", batch_size=4, progress=lambda n, of: seen.append((n, of))
+    )
+    assert [n for n, _ in seen] == sorted(n for n, _ in seen)
+    assert {of for _, of in seen} == {seen[-1][0]}
+
     def stop(n, of):
         raise KeyboardInterrupt
 
@@ -526,6 +546,8 @@ def test_progress_counts_the_runs_and_may_stop_the_sweep():
         ("z", {"window": 3}, "window is 3 layers, but the model has 2"),
         ("z", {"window": 2, "over": ("head",)}, "window is 2 layers"),
         ("embed", {"over": ("layer",)}, "'layer' was to be swept, but embed can be swept over pos"),
+        ("z", {"batch_size": -1}, "batch_size is -1, but"),
+        ("z", {"batch_size": 0}, "batch_size is 0, but"),
     ],
 )
 def test_wrong_calls_are_refused_in_one_sentence(kinds, options, sentence):
