@@ -72,8 +72,12 @@ def coordinates(
     sizes: Mapping[str, int], strings: np.ndarray | None, given: Mapping[str, Any]
 ) -> xr.Coordinates:
     """The coordinates of axes of these sizes: numbers, token strings and what was given."""
-    coords = _counted(tuple((dim, size) for dim, size in sizes.items() if dim in _INTEGER_AXES))
+    counted = tuple((dim, size) for dim, size in sizes.items() if dim in _INTEGER_AXES)
     others = dict(given)
+    if any(dim in given for dim, _ in counted):
+        coords = xr.Coordinates({dim: others.pop(dim, np.arange(size)) for dim, size in counted})
+    else:
+        coords = _counted(counted)
     if strings is not None:
         for dim, coordinate in _TOKEN_COORDINATE.items():
             if dim in sizes and coordinate not in given:

@@ -165,6 +165,9 @@ def test_some_of_the_kinds(model):
     some = activation_patching(model, pair, metric, ("z", "q", "v"), over=over)
     assert some.kind.to_numpy().tolist() == ["v", "z"]
     v = activation_patching(model, pair, metric, "v", over=("layer",))
+    over = {"layer": [1], "head": None}
+    one = activation_patching(model, pair, metric, "z", over=over)
+    assert tuple(one.raw.coords) == one.raw.dims
     np.testing.assert_allclose(some.raw.sel(kind="v").values, v.raw.values, rtol=0, atol=1e-10)
 
 
