@@ -92,8 +92,8 @@ def sweep(
             return torch.stack([metrics[i](logits, batch, runs) for i in which], dim=-1)
 
         def report(n: int, of: int, done: int = done) -> None:
-            if progress is not None:  # runs that cannot differ are done before the first
-                progress((done + 1) * n_runs - of + n, len(by_position) * n_runs)
+            if progress is not None:  # runs that cannot differ take no time
+                progress(int((done + n / of) * n_runs), len(by_position) * n_runs)
 
         with torch.no_grad():
             unedited = read(runs.base, everyone)
