@@ -204,6 +204,15 @@ def rows_at_once(
     return batch_size or max(1, max_memory // row)
 
 
+def count_edited(
+    base: Trace, n_rows: int, edits: Sequence[Edit], scored: Int[Tensor, " scored"]
+) -> int:
+    """How many of the rows that `replay_rows` gets can differ from the base run."""
+    at, n_layers = scored.cpu().numpy(), base.model.cfg.n_layers
+    first = first_moments([_reaching(edit, at, n_layers) for edit in edits], n_rows, n_layers)
+    return int((first <= moment(whole_site("ln_final_normalized"), n_layers)).sum())
+
+
 def _wavefront(base: Trace, batch: np.ndarray, edits: list[Edit], scored: np.ndarray) -> Tensor:
     first = first_moments(edits, len(batch), base.model.cfg.n_layers)
     known = TracedBase(base, batch, int(scored[-1]) + 1)

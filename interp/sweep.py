@@ -20,6 +20,7 @@ from interp.packing import SOFTMAX, Edit, on
 from interp.replay import (
     DEFAULT_MEMORY,
     Progress,
+    count_edited,
     replay_alongside,
     replay_rows,
     rows_at_once,
@@ -78,12 +79,14 @@ def sweep(
 
     edits = edits_of(cells, base.model.cfg, base.ids.shape, donor.differs, given)
     n_batch = len(base.ids)
-    n_runs = cells.n_cells * n_batch
     prompts = np.arange(n_batch)
     everyone = on(base.ids.device, prompts)
     by_position: dict[int | None, list[int]] = {}
     for i, metric in enumerate(metrics):
         by_position.setdefault(metric.pos, []).append(i)
+    n_runs = cells.n_cells * n_batch
+    scored = [scored_positions(base.ids, pos) for pos in by_position]
+    n_edited = [count_edited(base, n_runs, edits, at) for at in scored]
     edited, of_base, of_source = ([torch.empty(0)] * len(metrics) for _ in range(3))
     for done, (pos, which) in enumerate(by_position.items()):
         runs = runs_at(base, source, pos)
@@ -92,8 +95,8 @@ def sweep(
             return torch.stack([metrics[i](logits, batch, runs) for i in which], dim=-1)
 
         def report(n: int, of: int, done: int = done) -> None:
-            if progress is not None:  # runs that cannot differ take no time
-                progress(int((done + n / of) * n_runs), len(by_position) * n_runs)
+            if progress is not None:
+                progress(sum(n_edited[:done]) + n, sum(n_edited))
 
         with torch.no_grad():
             unedited = read(runs.base, everyone)
@@ -102,7 +105,7 @@ def sweep(
             base,
             np.tile(prompts, cells.n_cells),
             edits,
-            scored_positions(base.ids, pos),
+            scored[done],
             read,
             unedited=unedited,
             batch_size=batch_size,
@@ -167,8 +170,9 @@ def sweep_alongside(
     with torch.no_grad():
         prompt = on(ids.device, batch[ran])
         scores = torch.stack([metric(logits, prompt, runs) for metric in metrics])
-    if progress is not None:
-        progress(cells.n_cells * n_pairs, cells.n_cells * n_pairs)
+    n_edited = int((ran >= 2 * n_pairs).sum())
+    if progress is not None and n_edited:
+        progress(n_edited, n_edited)
     edited = scores[:, on(ids.device, place[2 * n_pairs :])]
     edited = edited.unflatten(1, (*cells.shape, n_pairs)).movedim(-1, 1)
     return Scores(edited, scores[:, :n_pairs], scores[:, of_source])
