@@ -86,7 +86,8 @@ def sweep(
         by_position.setdefault(metric.pos, []).append(i)
     n_runs = cells.n_cells * n_batch
     scored = [scored_positions(base.ids, pos) for pos in by_position]
-    n_edited = [count_edited(base, n_runs, edits, at) for at in scored]
+    counted = () if progress is None else scored
+    n_edited = [count_edited(base, n_runs, edits, at) for at in counted]
     edited, of_base, of_source = ([torch.empty(0)] * len(metrics) for _ in range(3))
     for done, (pos, which) in enumerate(by_position.items()):
         runs = runs_at(base, source, pos)

@@ -42,4 +42,4 @@ def all_stop(accelerator: Accelerator, stop: threading.Event, step: int) -> bool
     if step % STEPS_BETWEEN_AGREEMENTS:
         return False
     flag = torch.tensor(float(stop.is_set()), device=accelerator.device)
-    return bool(accelerator.gather(flag).any())  # type: ignore[union-attr]
+    return bool(accelerator.gather(flag).any())  # type: ignore[union-attr]  (a tensor, for a tensor)
